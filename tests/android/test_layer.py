@@ -350,6 +350,27 @@ def test_the_quick_start_is_short_and_begins_with_the_call_that_every_start_need
     assert len([line for line in code[1].splitlines() if line.strip()]) <= 20
 
 
+def test_the_page_of_evidence_names_the_tests_and_they_exist() -> None:
+    tests = [
+        set(re.findall(r"`(\w+/src/test/kotlin/\S+)`", (ROOT / "docs" / page).read_text()))
+        for page in ("android.md", "android-evidence.md")
+    ]
+    assert tests[0] == set(), "a reader of Android's behaviour needs no test"
+    assert tests[1]
+    assert [path for path in tests[1] if not (BRIDGE / path).is_file()] == []
+
+
+def test_every_exception_of_the_library_has_a_name_that_says_so() -> None:
+    requests = {"Stopped", "MissingBlob"}  # to go on later, and no errors
+    names = {
+        name
+        for path in BRIDGE.glob("*/src/main/**/*.kt")
+        for name in re.findall(r"class (\w+)(?:\([^)]*\))? : \w*Exception\(", path.read_text())
+    }
+    assert len(names) > 10
+    assert {name for name in names if not name.endswith("Exception")} == requests
+
+
 def test_the_page_of_the_store_has_what_the_sample_gets_from_each_artefact() -> None:
     needs = re.findall(
         r'implementation\(project\(":(\w+)"\)\)', (BRIDGE / "sample/build.gradle.kts").read_text()

@@ -35,7 +35,7 @@ EVERY = {
             ("android_bridge/README.md", "java"),
             ("docs/android.md", "kotlin"),
         ),
-        "tests/android/test_layer.py: test_an_app_compiles_against_the_archive_with_this_compiler",
+        "tests/android/test_layer.py: test_an_app_compiles_against_the_archives_with_this_compiler",
     ),
     ("docs/own-data.md", "python"): "tests/shoal/test_docs.py: test_simulations_run_as_written",
     **{

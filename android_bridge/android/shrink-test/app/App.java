@@ -5,6 +5,7 @@ import io.shoal.android.Fleet;
 import io.shoal.android.FleetConfiguration;
 import io.shoal.android.FleetState;
 import io.shoal.android.Prediction;
+import io.shoal.android.RecordedSensor;
 import io.shoal.android.RecordedWindows;
 import io.shoal.android.Shoal;
 import io.shoal.android.WindowSpec;
@@ -21,7 +22,7 @@ import java.util.Arrays;
 public class App {
   public static class Steps extends RecordedWindows {
     public Steps() {
-      super(new WindowSpec(Arrays.asList("still", "walking")));
+      super(new WindowSpec(Arrays.asList("still", "walking"), 128, 64, 50.0, Arrays.asList(RecordedSensor.ACCELEROMETER), true, 32));
     }
   }
 

@@ -10,7 +10,8 @@ import io.shoal.core.ConfigException
  */
 public fun interface Attestation {
     /**
-     * Return the provider's attestation for [nonce], as text of at most 16 KiB. It may block.
+     * Return the provider's attestation for [nonce], as text of at most 16 KiB. A thread of a
+     * job calls it, and it may block.
      *
      * @throws ConfigException the provider has no attestation now; the phone tries again later
      */

@@ -9,7 +9,9 @@ import java.util.concurrent.Executor
 
 /**
  * Consent of the phone's owner to take part, on the terms of a version. It is stored on disk.
- * Without it nothing is trained, recorded or sent.
+ * Without it nothing is trained, recorded or sent. Functions may be called on any thread, also the
+ * main thread; in the first milliseconds of a process, properties wait until a thread of the library
+ * has read small files.
  */
 public class Consent internal constructor(
     private val home: Home,
@@ -70,7 +72,8 @@ public class Consent internal constructor(
 
     /**
      * Withdraw the owner's consent: training ends before its next batch, and recording at once.
-     * When this returns, the record is gone from disk. With [eraseLocal], recordings are deleted,
+     * When this returns, the record is gone from disk, by renaming or deleting one small file. With
+     * [eraseLocal], recordings are deleted,
      * and so is everything that the phone has learned from them. The fleet's model stays, so that
      * predictions go on. A thread of the library deletes them, or the next process if this one ends
      * before. A job tells the aggregator as soon as there is a network ([isWithdrawalConfirmed]).

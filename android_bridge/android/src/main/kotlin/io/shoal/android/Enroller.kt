@@ -6,7 +6,7 @@ import io.shoal.core.ConfigException
 import io.shoal.core.Enrolment
 import io.shoal.core.EnrolmentAnswer
 import io.shoal.core.EnrolmentKey
-import io.shoal.core.EnrolmentRefused
+import io.shoal.core.EnrolmentRefusedException
 import io.shoal.core.LinkException
 import io.shoal.core.Log
 import io.shoal.core.wire.PublicKey
@@ -98,11 +98,11 @@ internal class Enroller(
         val issued = try {
             val provider = settings.attestationProvider()
             service.enrol(token, key, settings.deviceId.orEmpty(), provider?.let { { nonce -> attestation(it, nonce) } }) ?: return Waiting(Waiting.Reason.APPROVAL)
-        } catch (error: Unattested) {
+        } catch (error: UnattestedException) {
             return later(LinkException(error.message.orEmpty(), error))
         } catch (error: LinkException) {
             return later(error)
-        } catch (error: EnrolmentRefused) {
+        } catch (error: EnrolmentRefusedException) {
             return Blocked(REASONS[error.reason] ?: Blocked.Reason.SERVICE, error.message.orEmpty()).also { files.refuse(token, it) }
         } catch (error: ConfigException) {
             return Blocked(Blocked.Reason.SERVICE, error.message.orEmpty())
@@ -131,12 +131,12 @@ internal class Enroller(
     }
 
     /** A missing attestation. Another job may get one. */
-    private class Unattested(cause: ConfigException) : RuntimeException("no attestation: ${cause.message}", cause)
+    private class UnattestedException(cause: ConfigException) : RuntimeException("no attestation: ${cause.message}", cause)
 
     private fun attestation(provider: Attestation, nonce: String): String = try {
         attest(provider, nonce)
     } catch (error: ConfigException) {
-        throw Unattested(error)
+        throw UnattestedException(error)
     }
 
     private fun later(error: LinkException): FleetState {

@@ -25,7 +25,11 @@ import java.util.concurrent.Executor
 import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
 
-/** A fleet that this phone takes part in. Its functions may be called from any thread; which of them take time says each. */
+/**
+ * A fleet that this phone takes part in. Functions may be called on any thread, also the main
+ * thread, but for those that say that they read files. Settings, consent, jobs, labels and models
+ * outlive the process; listeners do not.
+ */
 public class Fleet internal constructor(
     /** Name of the fleet. */
     public val name: String,
@@ -70,6 +74,9 @@ public class Fleet internal constructor(
     /** Labels of the fleet's recordings. */
     public val labels: Labels = Labels(home, platform.disk, { consent.isGranted }, log)
 
+    /** Recordings on this phone. */
+    public val recordings: StoredRecordings = StoredRecordings(home, platform.disk)
+
     private val enroller =
         Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.isGranted }, log, platform::attest)
 
@@ -89,7 +96,7 @@ public class Fleet internal constructor(
 
     /**
      * Metrics of the model that was offered last, or null before the first offer. It reads a small
-     * file.
+     * file: do not use it on the main thread.
      *
      * @throws ConfigException the state folder is that of another phone or in use by another
      *   process of the app
@@ -198,7 +205,8 @@ public class Fleet internal constructor(
     /**
      * Return the answer to the next [window] (1, channels, time) of a stream, such as that of
      * [SensorRecorder.watch], which begins at [beginNs] of any clock. Activities last, so the
-     * windows before it count. Answers of [predict] are of each window alone.
+     * windows before it count. Answers of [predict] are of each window alone. Do not call it on the
+     * main thread.
      *
      * @throws io.shoal.core.ModelUnavailableException there is no model yet
      * @throws ConfigException the model is damaged or that of another phone, or the app's own
@@ -279,8 +287,8 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Leave the fleet without telling the aggregator; call [Consent.withdraw] before to tell it. A
-     * running job ends. Then consent, jobs, session, private tensors, models and the phone's key
+     * Leave the fleet without telling the aggregator; call [Consent.withdraw] before to tell it. It
+     * renames one small file before it returns. A running job ends. Then consent, jobs, session, private tensors, models and the phone's key
      * are deleted, and recordings only with [eraseRecordings]. A thread of the library does this,
      * and completes the result: true if all of it is gone, false if the key could not be deleted.
      * Do not wait for the result on the main thread. If the process ends before, the files stay,
@@ -514,7 +522,7 @@ public class Fleet internal constructor(
 
     private fun failed(error: Exception): Boolean {
         log.write(Log.Level.ERROR, "fleet $name: $error")
-        states.set(FleetState.Blocked(FleetState.Blocked.Reason.SETTINGS, error.message.orEmpty()))
+        states.set(stateAfter(error))
         return false
     }
 }

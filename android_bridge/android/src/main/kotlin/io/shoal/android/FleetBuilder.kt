@@ -24,7 +24,9 @@ internal annotation class SettingsScope
 
 /**
  * Settings of a phone in a fleet. [windows] is required, and either [enrol], or [broker] and
- * [trust]. All others have defaults.
+ * [trust]. All others have defaults. Functions read no file, and are for the thread that calls
+ * [Shoal.fleet]: it throws a [ConfigException] for a setting out of range, and stores the settings,
+ * which outlive the process.
  */
 @SettingsScope
 public class FleetBuilder internal constructor(private val fleet: String) {

@@ -17,7 +17,7 @@ public sealed class FleetState {
             /** The broker cannot be reached. */
             NETWORK,
 
-            /** Too little storage is free. */
+            /** Too little storage is free, or a file cannot be read or written. */
             STORAGE,
 
             /** The phone is too warm. */

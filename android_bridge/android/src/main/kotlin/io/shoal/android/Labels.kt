@@ -2,6 +2,7 @@ package io.shoal.android
 
 import io.shoal.core.Log
 import io.shoal.core.NO_LABEL
+import io.shoal.core.writeAtomically
 import java.io.File
 import java.io.FileOutputStream
 import java.io.IOException
@@ -23,7 +24,8 @@ public enum class LabelSource {
 /**
  * Labels of times, for a fleet's recordings, existing or future ones. If two overlap, the better
  * source counts, and of one source the later label. A window whose samples have several labels, or
- * none, has no label.
+ * none, has no label. Functions may be called on any thread; do not wait for their results on the
+ * main thread.
  */
 public class Labels internal constructor(
     private val home: Home,
@@ -46,8 +48,16 @@ public class Labels internal constructor(
     }
 
     /**
-     * Remove all labels of this time, of every source and of the recording itself. Returns at once,
-     * as [add] does, with such a result.
+     * Return the labels that were added and not removed since, in that order, without those of
+     * recordings. A thread of the library reads the file; the result fails with an [IOException] if
+     * it cannot.
+     */
+    public fun list(): CompletableFuture<List<LabelledTime>> =
+        CompletableFuture.supplyAsync({ LabelledTime.read(home.labels).filter { it.label.isNotEmpty() } }, disk)
+
+    /**
+     * Remove all labels of this time from disk, of every source, and ignore those of recordings
+     * from then on. Returns at once, as [add] does, with such a result, with consent or without.
      *
      * @throws IllegalArgumentException the time does not end after it begins
      */
@@ -55,11 +65,16 @@ public class Labels internal constructor(
 
     private fun store(time: LabelledTime): CompletableFuture<Boolean> {
         require(time.fromMs < time.untilMs) { "fromMs must be below untilMs, got ${time.fromMs} and ${time.untilMs}" }
-        if (!wanted()) return CompletableFuture.completedFuture(false)
+        val isRemoval = time.label.isEmpty()
+        if (!isRemoval && !wanted()) return CompletableFuture.completedFuture(false)
         return disk.outcome {
-            if (!wanted()) return@outcome false
+            if (!isRemoval && !wanted()) return@outcome false
             try {
                 home.folder.mkdirs()
+                if (isRemoval) {
+                    val others = LabelledTime.read(home.labels).flatMap { it.without(time) }
+                    writeAtomically(home.labels, others.joinToString("") { "$it\n" }.toByteArray())
+                }
                 FileOutputStream(home.labels, true).use { // the first line break ends a line that a kill cut short
                     it.write("\n$time\n".toByteArray())
                     it.fd.sync()
@@ -71,22 +86,35 @@ public class Labels internal constructor(
             }
         }
     }
-}
 
-/** Time with a label. An empty [label] removes labels. */
-internal class LabelledTime(val fromMs: Long, val untilMs: Long, val source: LabelSource, val label: String) {
-    override fun toString(): String = "$fromMs,$untilMs,${source.name},$label,"
+    /** Label of the time from [fromMs] to before [untilMs] (Unix time in ms). */
+    public class LabelledTime internal constructor(
+        public val fromMs: Long,
+        public val untilMs: Long,
+        /** Source of the label. */
+        public val source: LabelSource,
+        /** Name of the label; empty where labels were removed. */
+        public val label: String,
+    ) {
+        override fun toString(): String = "$fromMs,$untilMs,${source.name},$label,"
 
-    companion object {
-        /** Return the times in a file, in their order. */
-        fun read(file: File): List<LabelledTime> = if (file.exists()) file.readLines().mapNotNull(::parse) else emptyList()
+        /** Return what is left of it outside of another time. */
+        internal fun without(other: LabelledTime): List<LabelledTime> = listOf(
+            LabelledTime(fromMs, minOf(untilMs, other.fromMs), source, label),
+            LabelledTime(maxOf(fromMs, other.untilMs), untilMs, source, label),
+        ).filter { it.fromMs < it.untilMs }
 
-        private fun parse(line: String): LabelledTime? {
-            val fields = line.split(',')
-            if (fields.size != 5 || fields[4].isNotEmpty()) return null
-            val source = LabelSource.values().firstOrNull { it.name == fields[2] } ?: return null
-            val (from, until) = Pair(fields[0].toLongOrNull() ?: return null, fields[1].toLongOrNull() ?: return null)
-            return if (from < until) LabelledTime(from, until, source, fields[3]) else null
+        internal companion object {
+            /** Return the times in a file, in their order. */
+            fun read(file: File): List<LabelledTime> = if (file.exists()) file.readLines().mapNotNull(::parse) else emptyList()
+
+            private fun parse(line: String): LabelledTime? {
+                val fields = line.split(',')
+                if (fields.size != 5 || fields[4].isNotEmpty()) return null
+                val source = LabelSource.values().firstOrNull { it.name == fields[2] } ?: return null
+                val (from, until) = Pair(fields[0].toLongOrNull() ?: return null, fields[1].toLongOrNull() ?: return null)
+                return if (from < until) LabelledTime(from, until, source, fields[3]) else null
+            }
         }
     }
 }
@@ -95,7 +123,7 @@ internal class LabelledTime(val fromMs: Long, val untilMs: Long, val source: Lab
  * Return the labels of samples that begin at [startMs], [rateHz] per second. [recorded] are the
  * labels of the recording itself.
  */
-internal fun labelled(recorded: LongArray, startMs: Long, rateHz: Double, times: List<LabelledTime>, classes: List<String>): LongArray {
+internal fun labelled(recorded: LongArray, startMs: Long, rateHz: Double, times: List<Labels.LabelledTime>, classes: List<String>): LongArray {
     val labels = LongArray(recorded.size) { NO_LABEL }
     fun paint(source: LabelSource) {
         for (time in times) {

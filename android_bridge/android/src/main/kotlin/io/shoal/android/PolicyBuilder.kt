@@ -13,7 +13,8 @@ public fun interface PolicyConfiguration {
 
 /**
  * Rules for plans (`wire/SPEC.md`, "Policy"). Without a rule there is no restriction, except 1000
- * epochs in a plan.
+ * epochs in a plan. Functions throw a [ConfigException] for a value out of range, and are otherwise
+ * like those of [FleetBuilder].
  */
 @SettingsScope
 public class PolicyBuilder internal constructor() {

@@ -2,6 +2,7 @@ package io.shoal.android
 
 import android.content.Context
 import android.hardware.Sensor
+import io.shoal.android.Labels.LabelledTime
 import io.shoal.core.DataException
 import io.shoal.core.Windows
 import io.shoal.core.windowsOf

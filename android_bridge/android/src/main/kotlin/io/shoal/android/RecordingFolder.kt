@@ -1,5 +1,7 @@
 package io.shoal.android
 
+import io.shoal.android.Labels.LabelledTime
+import io.shoal.android.StoredRecordings.RecordingInfo
 import io.shoal.core.DataException
 import io.shoal.core.Recording
 import io.shoal.core.readRecording
@@ -14,8 +16,14 @@ import java.util.concurrent.ConcurrentHashMap
  * Recordings as CSV files, in the format of `shoal-edge --data FOLDER`: a header with `label` and
  * the channels, then one sample per row. The name has the time of the first sample. A file that is
  * being written ends with `.part`. After a kill, its complete rows count.
+ *
+ * @param path function that returns the folder's path, as in [Home]
  */
-internal class RecordingFolder(private val folder: File) {
+internal class RecordingFolder(path: () -> File) {
+    constructor(folder: File) : this({ folder })
+
+    private val folder by lazy(path)
+
     /**
      * Begin a recording whose first sample is of [startMs] (Unix time). An empty [label] means no
      * label.
@@ -104,7 +112,7 @@ internal class RecordingFolder(private val folder: File) {
      * [maxBytes] are left.
      */
     fun trim(maxBytes: Long, sinceMs: Long = Long.MIN_VALUE) {
-        for (file in files()) if ((startMs(file) ?: file.lastModified()) < sinceMs) file.delete()
+        for (file in files()) if (startMs(file) < sinceMs) file.delete()
         var total = numBytes()
         for (file in files()) {
             if (total <= maxBytes) return
@@ -112,6 +120,23 @@ internal class RecordingFolder(private val folder: File) {
             file.delete()
         }
     }
+
+    /** Return what is stored, in the order of the recordings' start. */
+    fun list(): List<RecordingInfo> {
+        recover()
+        return files().map { file ->
+            var (lines, label) = Pair(0, "")
+            file.forEachLine { line -> if (lines++ == 1) label = line.substringBefore(',') }
+            RecordingInfo(startMs(file), label, maxOf(lines - 1, 0), file.length())
+        }
+    }
+
+    /**
+     * Delete recordings that began from [fromMs] to before [untilMs], and return true if they are
+     * gone. What follows of one that is being written is lost until its next file.
+     */
+    fun delete(fromMs: Long, untilMs: Long): Boolean =
+        all().filter { startMs(it) in fromMs until untilMs }.onEach { it.delete() }.none { it.exists() }
 
     /**
      * Return all recordings, in the order of their start. [times] are labels of times; there are
@@ -121,19 +146,22 @@ internal class RecordingFolder(private val folder: File) {
      *   sample may have none
      */
     fun read(channels: List<String>, classes: List<String>, rateHz: Double = 1.0, times: List<LabelledTime> = emptyList()): List<Recording> =
-        files().map { file ->
-            val read = read(file, channels, classes)
-            val start = startMs(file) ?: return@map read
+        files().mapNotNull { file ->
+            val read = try {
+                read(file, channels, classes)
+            } catch (error: DataException) {
+                if (file.exists()) throw error else return@mapNotNull null // it was deleted meanwhile
+            }
+            val start = startMs(file)
             Recording(read.samples, labelled(read.labels, start, rateHz, times, classes), start / 1000.0, rateHz)
         }
 
-    private fun files(): List<File> = folder.listFiles { file -> file.name.endsWith(".csv") }.orEmpty().sortedBy { it.name }
+    private fun all(): List<File> = folder.listFiles { file -> NAME.matches(file.name) }.orEmpty().sortedBy { it.name }
 
-    /**
-     * Return the time of the first sample, or null for recordings of earlier versions, whose names
-     * have no time.
-     */
-    private fun startMs(file: File): Long? = NAME.matchEntire(file.name)?.groupValues?.get(2)?.toLongOrNull()
+    private fun files(): List<File> = all().filterNot { it.name.endsWith(PART) }
+
+    /** Return the Unix time of the first sample (ms). */
+    private fun startMs(file: File): Long = NAME.matchEntire(file.name)!!.groupValues[2].toLong()
 
     private fun read(file: File, channels: List<String>, classes: List<String>): Recording {
         val (fileChannels, recording) = readRecording(file, classes)
@@ -144,7 +172,7 @@ internal class RecordingFolder(private val folder: File) {
     private companion object {
         const val PART = ".csv.part"
         const val ROWS_A_WRITE = 250
-        val NAME = Regex("recording-(\\d{1,9})(?:-(\\d{1,18}))?\\.csv(?:\\.part)?")
+        val NAME = Regex("recording-(\\d{1,9})-(\\d{1,18})\\.csv(?:\\.part)?")
 
         /** Files that this process is writing. */
         val WRITTEN: MutableSet<String> = ConcurrentHashMap.newKeySet()

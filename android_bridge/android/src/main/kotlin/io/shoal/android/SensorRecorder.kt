@@ -17,12 +17,7 @@ import io.shoal.core.Tensor
 import java.io.Closeable
 import java.io.IOException
 import java.time.Duration
-
-/** Listener for the end of a recording. */
-public fun interface RecordingListener {
-    /** Called with the number of seconds that were stored; 0 if there is nothing. */
-    public fun onSaved(seconds: Double)
-}
+import java.util.concurrent.CompletableFuture
 
 /** Listener for the windows that are measured. */
 public fun interface WindowListener {
@@ -65,7 +60,8 @@ public class RecordingOptions @JvmOverloads constructor(
  * outside of backups. After a kill, all but the last few seconds are kept. Android gives an app no
  * sensors in the background: record in an activity, or by `RecordingService` of
  * `shoal-android-recording`. A recording of which the app says nothing for twelve hours, by [start]
- * or [label], ends by itself. Get a recorder from [Fleet.recorder].
+ * or [label], ends by itself. Functions return at once; call them on one thread, such as the main
+ * thread. Get a recorder from [Fleet.recorder].
  */
 public class SensorRecorder internal constructor(
     context: Context,
@@ -73,7 +69,7 @@ public class SensorRecorder internal constructor(
     private val spec: WindowSpec,
     private val options: RecordingOptions,
 ) : Closeable {
-    private val folder by lazy { RecordingFolder(fleet.home.recordings) }
+    private val folder = RecordingFolder { fleet.home.recordings }
     private val manager = context.getSystemService(Context.SENSOR_SERVICE) as SensorManager
     private val sensors = spec.sensors.map { sensorOf(it.type) ?: throw ConfigException("this phone has no ${it.channel}") }
     private val attitude = if (spec.worldFrame) {
@@ -125,7 +121,7 @@ public class SensorRecorder internal constructor(
     public fun start(label: String? = null) {
         if (!fleet.consent.isGranted) throw ConfigException("fleet ${fleet.name}: recordings need consent; call consent.grant first")
         checkLabel(label)
-        current?.end(keep = true, null)
+        current?.end(keep = true)
         current = null
         begin(Take(label.orEmpty()))
         fleet.consent.whenWithdrawn(withdrawn)
@@ -152,7 +148,7 @@ public class SensorRecorder internal constructor(
         val periodUs = (1_000_000 / spec.rateHz).toInt()
         for (sensor in sensors + listOfNotNull(attitude)) {
             if (!manager.registerListener(take, sensor, periodUs, latencyUs, take.handler)) {
-                take.end(keep = false, null)
+                take.end(keep = false)
                 throw ConfigException("Android does not give this app the sensor ${sensor.type}; the app may lack a permission")
             }
         }
@@ -171,17 +167,16 @@ public class SensorRecorder internal constructor(
     }
 
     /**
-     * End the recording, and store it unless consent is withdrawn meanwhile. Returns at once;
-     * [listener] is called on the thread that writes.
+     * End the recording, and store it unless consent is withdrawn meanwhile. Returns at once; the
+     * thread that writes completes the result: number of seconds that are on disk and outlive the
+     * process, 0 without a recording. Do not wait for the result on the main thread.
      */
-    @JvmOverloads
-    public fun stop(listener: RecordingListener? = null) {
+    public fun stop(): CompletableFuture<Double> {
         val take = current
-        if (take?.keeps != true) return fleet.disk.execute { listener?.onSaved(0.0) }
+        if (take?.keeps != true) return CompletableFuture.completedFuture(0.0)
         current = null
         fleet.consent.forget(withdrawn)
-        take.end(keep = true, listener)
-        resumeWatching()
+        return take.end(keep = true).also { resumeWatching() }
     }
 
     /** Call the listener for new windows again, after a recording has ended. */
@@ -199,7 +194,7 @@ public class SensorRecorder internal constructor(
 
     private fun discard() {
         fleet.consent.forget(withdrawn)
-        current?.end(keep = false, null)
+        current?.end(keep = false)
         current = null
     }
 
@@ -213,6 +208,7 @@ public class SensorRecorder internal constructor(
         }
     }
 
+    /** End the recording, as [stop] does, and stop calling the listener for windows. */
     override fun close() {
         watcher = null
         stop()
@@ -233,7 +229,10 @@ public class SensorRecorder internal constructor(
         val handler = Handler(thread.looper)
 
         override fun onSensorChanged(event: SensorEvent) {
-            if (stream?.isOver == true && current === this) return stop()
+            if (stream?.isOver == true && current === this) {
+                stop()
+                return
+            }
             if (event.sensor.type == attitude?.type) return world!!.turn(event.values)
             val at = sensors.indexOfFirst { it.type == event.sensor.type }
             if (at < 0) return
@@ -249,16 +248,18 @@ public class SensorRecorder internal constructor(
             handler.post { stream?.relabel(label) }
         }
 
-        fun end(keep: Boolean, listener: RecordingListener?) {
+        fun end(keep: Boolean): CompletableFuture<Double> {
+            val stored = CompletableFuture<Double>()
             val flushes = keep && !options.batch.isZero && manager.flush(this)
             handler.postDelayed({
                 manager.unregisterListener(this)
                 val seconds = stream?.end(keep) ?: 0.0
                 thread.quitSafely()
                 tidy()
-                listener?.onSaved(seconds)
+                stored.complete(seconds)
             }, if (flushes) FLUSH_MS else 0L)
             if (!keep) manager.unregisterListener(this)
+            return stored
         }
     }
 

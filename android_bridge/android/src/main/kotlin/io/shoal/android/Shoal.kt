@@ -5,7 +5,7 @@ import io.shoal.core.ConfigException
 import java.io.File
 import java.util.concurrent.ConcurrentHashMap
 
-/** Entry point of an app: the fleets of this phone. */
+/** Entry point of an app: the fleets of this phone. Functions may be called on any thread, also the main thread. */
 public object Shoal {
     private val fleets = ConcurrentHashMap<String, Fleet>()
 
@@ -27,8 +27,8 @@ public object Shoal {
     }
 
     /**
-     * Return a fleet, with the settings of an earlier call. It waits until a thread of the library
-     * has read them.
+     * Return a fleet, with the settings of an earlier call. In the first milliseconds of a process it
+     * waits until a thread of the library has read them.
      *
      * @throws ConfigException the fleet has no settings
      */

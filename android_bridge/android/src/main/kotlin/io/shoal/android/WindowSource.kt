@@ -12,7 +12,7 @@ import io.shoal.core.Windows
 public interface WindowSource {
     /**
      * Return the phone's current examples for this [fleet], or null if there are none yet: then the
-     * job does nothing.
+     * job does nothing. A thread of the job calls it, and it may block.
      *
      * @throws DataException the examples cannot be used
      */

@@ -122,6 +122,7 @@ class CallerTest {
             "getState" to { state },
             "getConsent" to { consent.run { listOf(version, isGranted, isWithdrawalConfirmed) } },
             "getLabels" to { labels },
+            "getRecordings" to { recordings },
             "addListener" to { addListener(states, Runnable::run) },
             "removeListener" to { removeListener(states) },
             "addModelListener" to { addModelListener(models, Runnable::run) },
@@ -136,6 +137,11 @@ class CallerTest {
             "getModel", "getModelMetrics", "getDeviceId", "getActivityWindows", "predict", "predictNext", "certificateRequest", "installCertificate", "leave",
         )
         assertEquals(publicNames(Fleet::class.java), quick.keys + slow)
+        val source = File(System.getProperty("shoal.root") ?: "../..", "android_bridge/android/src/main/kotlin/io/shoal/android/Fleet.kt").readText()
+        for (name in slow) {
+            val declaration = Regex("public (fun|val) ${name.removePrefix("get").replaceFirstChar { it.lowercase() }}\\b").find(source)!!
+            assertTrue("main thread" in source.substring(0, declaration.range.first).substringAfterLast("/**"), "its documentation says so: $name")
+        }
         val consent = mapOf<String, Consent.() -> Unit>(
             "grant" to { grant("terms-1") },
             "getVersion" to { version },
@@ -143,7 +149,8 @@ class CallerTest {
             "isWithdrawalConfirmed" to { isWithdrawalConfirmed },
         )
         assertEquals(publicNames(Consent::class.java), consent.keys + "withdraw")
-        assertEquals(setOf("add", "remove"), publicNames(Labels::class.java))
+        assertEquals(setOf("add", "list", "remove"), publicNames(Labels::class.java))
+        assertEquals(setOf("delete", "list"), publicNames(StoredRecordings::class.java))
         for (isGranted in listOf(false, true)) {
             if (isGranted) fleet.consent.grant("terms-1")
             for ((name, call) in quick) assertQuiet(name) { fleet.call() }
@@ -151,7 +158,14 @@ class CallerTest {
             assertQuiet("labels") {
                 fleet.labels.run {
                     add("walking", 0, 1)
+                    list()
                     remove(0, 1)
+                }
+            }
+            assertQuiet("recordings") {
+                fleet.recordings.run {
+                    list()
+                    delete(0, 1)
                 }
             }
         }

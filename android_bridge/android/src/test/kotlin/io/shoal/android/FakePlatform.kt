@@ -3,7 +3,7 @@ package io.shoal.android
 import io.shoal.core.BundleException
 import io.shoal.core.ConfigException
 import io.shoal.core.EnrolmentKey
-import io.shoal.core.EnrolmentRefused
+import io.shoal.core.EnrolmentRefusedException
 import io.shoal.core.GraphLoader
 import io.shoal.core.Graphs
 import io.shoal.core.Tensor
@@ -84,9 +84,9 @@ internal class FakeDesk(private val fleet: String, var trust: String = "") : Enr
         before()
         attested = attest?.invoke("nonce-of-$token")
         requests += token
-        refusal?.let { throw EnrolmentRefused(it, "https://service refuses: $it") }
+        refusal?.let { throw EnrolmentRefusedException(it, "https://service refuses: $it") }
         val keyText = key.publicKey.contentToString()
-        if (used.getOrPut(token) { keyText } != keyText) throw EnrolmentRefused("used", "https://service refuses: used: another key has used this token")
+        if (used.getOrPut(token) { keyText } != keyText) throw EnrolmentRefusedException("used", "https://service refuses: used: another key has used this token")
         if (!approves) return null
         after()
         val certificate = TestKeys.certificateFor(key.publicKey)
@@ -96,7 +96,7 @@ internal class FakeDesk(private val fleet: String, var trust: String = "") : Enr
     override fun renew(certificate: String, authority: String, key: EnrolmentKey): String {
         before()
         requests += "renewal"
-        refusal?.let { throw EnrolmentRefused(it, "https://service refuses: $it") }
+        refusal?.let { throw EnrolmentRefusedException(it, "https://service refuses: $it") }
         return certificate
     }
 

@@ -11,6 +11,7 @@ import io.shoal.core.Tensor
 import io.shoal.core.wire.Metrics
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import java.io.IOException
 import java.security.KeyStore
 import java.util.concurrent.CountDownLatch
 import kotlin.concurrent.thread
@@ -122,6 +123,25 @@ class FleetTest {
         started()
         platform.write()
         assertTrue(next.home.recordings.exists(), "it is erased once")
+    }
+
+    @Test
+    fun `a disk that takes nothing is waited for, and a setting that cannot be used is not`() {
+        val fleet = configured()
+        fleet.consent.grant("terms-3")
+        platform.planning = { throw IOException("no space is left") }
+        platform.write()
+        assertEquals(Waiting(Waiting.Reason.STORAGE), fleet.state)
+        platform.planning = { throw ConfigException("too often") }
+        fleet.requestTraining()
+        assertEquals(Blocked(Blocked.Reason.SETTINGS, "too often"), fleet.state)
+        platform.planning = {}
+        val file = File(fleet.home.folder, "settings.properties")
+        file.delete()
+        File(file, "held").mkdirs() // nothing can be renamed to it
+        fleet.configure(fleet.settings)
+        platform.write()
+        assertEquals(Waiting(Waiting.Reason.STORAGE), fleet.state)
     }
 
     @Test

@@ -1,5 +1,6 @@
 package io.shoal.android
 
+import io.shoal.android.Labels.LabelledTime
 import io.shoal.core.ConfigException
 import io.shoal.core.DataException
 import io.shoal.core.Log
@@ -205,8 +206,39 @@ class RecordingFolderTest {
         assertEquals(listOf(8, 4), windowsOf(more, 4, 2).let { listOf(it.numTrain, it.numUnlabelled) })
         recordings.trim(recordings.numBytes() - 1)
         assertEquals(listOf(0L, NO_LABEL), recordings.read(channels, classes).map { it.labels[0] })
-        File(folder, "recording-000009.csv").writeText("label,a,b,c\nup,1,2,3\n") // as an earlier version named it
-        assertEquals(3, recordings.read(channels, classes).size)
+    }
+
+    @Test
+    fun `what is stored is listed, and what its owner deletes is gone, also while it is written`() {
+        val home = Home(folder)
+        val recordings = RecordingFolder(home.recordings)
+        val stored = StoredRecordings(home, Runnable::run)
+        fun listed() = stored.list().get().map { listOf(it.startMs, it.label, it.numSamples) }
+        assertEquals(emptyList(), listed())
+        assertTrue(stored.delete(0, 1).get(), "there is nothing")
+        val samples = Tensor.of(FloatArray(30), listOf(10, 3))
+        recordings.add(samples, "up", 1_000)
+        recordings.add(Tensor.of(FloatArray(9), listOf(3, 3)), "", 2_000)
+        recordings.add(samples, "down", 3_000)
+        File(home.recordings, "recording-000004-4000.csv.part").writeText("label,a,b,c\nup,1,2,3\nup,1,") // a kill cut it short
+        val open = recordings.begin(channels, "up", 5_000).apply { add(FloatArray(3)) }
+        assertEquals(listOf(listOf(1_000L, "up", 10), listOf(2_000L, "", 3), listOf(3_000L, "down", 10), listOf(4_000L, "up", 1)), listed())
+        assertEquals(recordings.numBytes(), stored.list().get().sumOf { it.numBytes })
+        assertTrue(stored.delete(2_000, 4_000).get())
+        assertEquals(listOf(1_000L, 4_000L), listed().map { it[0] })
+        assertTrue(stored.delete(0, Long.MAX_VALUE).get())
+        open.add(FloatArray(3))
+        open.end(1)
+        assertEquals(emptyList(), home.recordings.list()!!.toList())
+        recordings.add(samples, "up", 6_000)
+        assertEquals(listOf(6_000L), listed().map { it[0] }, "the next one begins as ever")
+    }
+
+    @Test
+    fun `a recording that cannot be deleted is said`() {
+        val home = Home(folder)
+        File(home.recordings, "recording-000001-1000.csv/held").mkdirs()
+        assertFalse(StoredRecordings(home, Runnable::run).delete(0, 2_000).get())
     }
 
     @Test
@@ -269,6 +301,12 @@ class RecordingFolderTest {
     }
 
     @Test
+    fun `a recording that begins asks for no path on the thread of the app's`() {
+        val recordings = RecordingFolder { throw AssertionError("a path on the caller's thread") }
+        assertFalse(RecordingStream(recordings, WindowSpec(classes), "up", 0, Log.SILENT) { true }.isOver)
+    }
+
+    @Test
     fun `a recording that is forgotten ends by itself, twelve hours after the app's last word`() {
         val spec = WindowSpec(classes, length = 2, stride = 2, rateHz = 1.0, sensors = listOf(RecordedSensor.ACCELEROMETER))
         val stream = RecordingStream(RecordingFolder(folder), spec, "up", 0, Log.SILENT) { true }
@@ -322,6 +360,34 @@ class LabelsTest {
         labels().remove(8_000, 99_000)
         labels().add("flying", 2_000, 4_000) // a class that this model does not know
         assertEquals(listOf(1L, 0, 0, 0, 1, 1, 1, none, none, none), of(recorded))
+    }
+
+    @Test
+    fun `what is removed is gone from disk, and the rest is listed`() {
+        labels().add("walking", 0, 10_000)
+        labels().add("still", 4_000, 6_000, LabelSource.PROMPT)
+        labels().add("still", 20_000, 30_000, LabelSource.HINT)
+        assertTrue(labels { false }.remove(3_000, 25_000).get(), "also after a withdrawal")
+        assertEquals(listOf("0,3000,APP,walking,", "25000,30000,HINT,still,"), labels().list().get().map { "$it" })
+        assertFalse("PROMPT" in file.readText())
+    }
+
+    @Test
+    fun `a removal leaves what any other time has`() {
+        val random = Random(7)
+        fun span() = Pair(random.nextInt(12) * 1_000L, 1 + random.nextInt(6) * 1_000L).let { (from, length) -> from to from + length }
+        repeat(100) {
+            file.delete()
+            repeat(random.nextInt(5)) {
+                val (from, until) = span()
+                labels().add(classes[random.nextInt(2)], from, until, LabelSource.values()[random.nextInt(3)])
+            }
+            val (from, until) = span()
+            val before = LabelledTime.read(file)
+            labels().remove(from, until)
+            val recorded = LongArray(10) { random.nextInt(3) - 1L }
+            assertEquals(labelled(recorded, 1_000, 1.0, before + LabelledTime(from, until, LabelSource.APP, ""), classes).toList(), of(recorded))
+        }
     }
 
     @Test

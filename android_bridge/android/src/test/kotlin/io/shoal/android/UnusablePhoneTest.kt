@@ -2,6 +2,7 @@ package io.shoal.android
 
 import io.shoal.android.FleetState.Blocked
 import io.shoal.android.FleetState.Waiting
+import io.shoal.android.Labels.LabelledTime
 import io.shoal.core.ConfigException
 import io.shoal.core.DataException
 import io.shoal.core.LinkException

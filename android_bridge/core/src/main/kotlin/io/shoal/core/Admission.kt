@@ -63,41 +63,41 @@ internal class Admission(private val self: Identity, private val topics: Topics,
     /**
      * Return the list of pieces that came in place of a large blob.
      *
-     * @throws LimitExceeded the blob is larger than [mostBytes]
+     * @throws LimitExceededException the blob is larger than [mostBytes]
      * @throws WireException the message is to be ignored
      */
     fun piecesIn(payload: ByteArray, mostBytes: Int): Pieces = checkPieces(verifier.open(payload, time.latestS()), mostBytes)
 
     private fun wantIn(payload: ByteArray): Want {
         val want = verifier.open<Want>(payload, time.latestS())
-        if (want.deviceId != self.deviceId) throw Untrusted("want for ${want.deviceId}, not for ${self.deviceId}")
+        if (want.deviceId != self.deviceId) throw UntrustedException("want for ${want.deviceId}, not for ${self.deviceId}")
         return want
     }
 
     private fun planIn(payload: ByteArray): Admitted {
-        if (payload.size > PLAN_BYTES) throw LimitExceeded("plan of ${payload.size} bytes: at most $PLAN_BYTES are accepted")
+        if (payload.size > PLAN_BYTES) throw LimitExceededException("plan of ${payload.size} bytes: at most $PLAN_BYTES are accepted")
         val text = verifier.checked(payload, time.latestS())
         val plan = try {
             decode<Plan>(text)
-        } catch (error: Malformed) {
+        } catch (error: MalformedException) {
             val head = planHeadOf(Fields(parseJson(text), "plan"))
-            if (head.deviceId != self.deviceId) throw Untrusted("plan for ${head.deviceId}, not for ${self.deviceId}")
+            if (head.deviceId != self.deviceId) throw UntrustedException("plan for ${head.deviceId}, not for ${self.deviceId}")
             val client = "${BuildVersion.CLIENT}, which speaks protocol ${Outbox.PROTOCOL_VERSION}"
             return Admitted.OfUnreadPlan(head, "the client, $client, cannot read the plan: update the app; ${describe(error)}")
         }
-        if (plan.deviceId != self.deviceId) throw Untrusted("plan for ${plan.deviceId}, not for ${self.deviceId}")
+        if (plan.deviceId != self.deviceId) throw UntrustedException("plan for ${plan.deviceId}, not for ${self.deviceId}")
         return Admitted.OfPlan(plan, payload.decodeToString())
     }
 
     private fun releaseIn(payload: ByteArray): Release {
         val release = verifier.open<Release>(payload, time.latestS())
-        if (release.deviceId != self.deviceId) throw Untrusted("release for ${release.deviceId}, not for ${self.deviceId}")
+        if (release.deviceId != self.deviceId) throw UntrustedException("release for ${release.deviceId}, not for ${self.deviceId}")
         return release
     }
 
     private fun replyIn(payload: ByteArray): Reply {
         val reply = verifier.open<Reply>(payload, time.latestS())
-        if (reply.deviceId != self.deviceId) throw Untrusted("reply for ${reply.deviceId}, not for ${self.deviceId}")
+        if (reply.deviceId != self.deviceId) throw UntrustedException("reply for ${reply.deviceId}, not for ${self.deviceId}")
         return reply
     }
 }

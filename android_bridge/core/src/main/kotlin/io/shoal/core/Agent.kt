@@ -421,7 +421,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
         if (session.stage != Stage.PENDING || !outbox.connected) return
         val isThere = try {
             sending.begin(session, again)
-        } catch (error: LimitExceeded) { // it stays, for a broker that takes larger packets
+        } catch (error: LimitExceededException) { // it stays, for a broker that takes larger packets
             log.write(Log.Level.ERROR, "Update not sent: device=$deviceId: ${error.message}")
             true
         }

@@ -139,4 +139,4 @@ internal class Checkpoint(
 )
 
 /** A checkpoint that cannot be of this plan. The plan starts from the beginning. */
-internal class Unfit(message: String) : WireException(message)
+internal class UnfitCheckpointException(message: String) : WireException(message)

@@ -61,7 +61,7 @@ internal fun decodeCheckpoint(payload: ByteArray): Pair<Basis, Checkpoint> {
         part[name.substringAfter('/')] = tensor
     }
     val numbers = numbersOf(others.remove("numbers"), "numbers")
-    if (numbers.size != NUMBERS) throw Malformed("checkpoint: expected $NUMBERS numbers, got ${numbers.size}")
+    if (numbers.size != NUMBERS) throw MalformedException("checkpoint: expected $NUMBERS numbers, got ${numbers.size}")
     val place = placeOf(message.obj("place"))
     val within = Within().apply {
         batches = place.batches
@@ -69,7 +69,7 @@ internal fun decodeCheckpoint(payload: ByteArray): Pair<Basis, Checkpoint> {
         numExamples = count(numbers[6])
         lossSum = numbers[7]
         numCorrect = numbers[8]
-        others.remove("rows")?.let { if (it.shape.isEmpty()) throw Malformed("checkpoint: rows must have at least one dimension") else rows += it }
+        others.remove("rows")?.let { if (it.shape.isEmpty()) throw MalformedException("checkpoint: rows must have at least one dimension") else rows += it }
         losses += numbersOf(others.remove("losses"), "losses").toList()
         parts.getValue("sums").forEach { (name, bits) -> sums[name] = Total(bits.shape, numbersOf(bits, name)) }
     }
@@ -85,7 +85,7 @@ internal fun basisOf(f: Fields) =
 internal fun randomOf(f: Fields): RandomState {
     val state = f.string("state")
     if (state.length != 32 || !state.all { it in '0'..'9' || it in 'a'..'f' }) {
-        throw Malformed("checkpoint: the state of the random numbers must be 32 hexadecimal digits, got '${state.take(40)}'")
+        throw MalformedException("checkpoint: the state of the random numbers must be 32 hexadecimal digits, got '${state.take(40)}'")
     }
     return RandomState(state, f.intOrNull("half", 0..0xffffffffL))
 }
@@ -103,11 +103,11 @@ private fun placeOf(f: Fields) = Place(
 )
 
 private fun keys(f: Fields, name: String): List<String> =
-    f.list(name, emptyList()) { it, path -> (it as? JsonString)?.value ?: throw Malformed("$path: expected a tensor's name") }
+    f.list(name, emptyList()) { it, path -> (it as? JsonString)?.value ?: throw MalformedException("$path: expected a tensor's name") }
 
 private fun orderOf(tensor: Tensor): IntArray {
-    if (tensor.dtype != DType.INT64 || tensor.shape.size != 1) throw Malformed("checkpoint: order is $tensor, expected int64[n]")
-    return tensor.toLongArray().map { if (it in 0..Int.MAX_VALUE) it.toInt() else throw Malformed("checkpoint: window $it does not exist") }.toIntArray()
+    if (tensor.dtype != DType.INT64 || tensor.shape.size != 1) throw MalformedException("checkpoint: order is $tensor, expected int64[n]")
+    return tensor.toLongArray().map { if (it in 0..Int.MAX_VALUE) it.toInt() else throw MalformedException("checkpoint: window $it does not exist") }.toIntArray()
 }
 
 private fun flat(metrics: Metrics) = listOf(metrics.numExamples.toDouble(), metrics.lossSum, metrics.numCorrect.toDouble())
@@ -115,19 +115,19 @@ private fun flat(metrics: Metrics) = listOf(metrics.numExamples.toDouble(), metr
 private fun metricsOf(numbers: DoubleArray, at: Int) = Metrics(count(numbers[at]), numbers[at + 1], count(numbers[at + 2]))
 
 private fun count(number: Double): Long =
-    if (number >= 0 && number <= LARGEST_COUNT) number.toLong() else throw Malformed("checkpoint: the count must be between 0 and 2^53, got $number")
+    if (number >= 0 && number <= LARGEST_COUNT) number.toLong() else throw MalformedException("checkpoint: the count must be between 0 and 2^53, got $number")
 
 /** Return float64 numbers as int64 with the same bits: tensor files have no float64. */
 private fun bits(numbers: List<Double>): Tensor = Tensor.of(LongArray(numbers.size) { numbers[it].toRawBits() })
 
 private fun numbersOf(bits: Tensor?, name: String): DoubleArray {
     if (bits == null || bits.dtype != DType.INT64) {
-        throw Malformed("checkpoint: tensor '${name.take(80)}' is ${bits ?: "missing"}, expected int64")
+        throw MalformedException("checkpoint: tensor '${name.take(80)}' is ${bits ?: "missing"}, expected int64")
     }
     return bits.toLongArray().map(Double::fromBits).toDoubleArray()
 }
 
-private fun unexpected(name: String) = Malformed("checkpoint: unexpected tensor '${name.take(80)}'")
+private fun unexpected(name: String) = MalformedException("checkpoint: unexpected tensor '${name.take(80)}'")
 
 private val PARTS = listOf("tensors", "sent", "protected", "sums")
 private const val NUMBERS = 9

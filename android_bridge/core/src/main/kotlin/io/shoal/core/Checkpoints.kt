@@ -78,7 +78,7 @@ internal class Checkpoints(
 
     private fun encoded(plan: Plan, executor: Executor, checkpoint: Checkpoint): ByteArray {
         val size = listOf(checkpoint.tensors, checkpoint.sent, checkpoint.protected).sumOf { part -> part.values.sumOf { it.data.limit().toLong() } }
-        if (size > MOST_BYTES) throw LimitExceeded("the checkpoint has $size bytes: at most $MOST_BYTES are written")
+        if (size > MOST_BYTES) throw LimitExceededException("the checkpoint has $size bytes: at most $MOST_BYTES are written")
         return encodeCheckpoint(basis(plan, executor), checkpoint)
     }
 

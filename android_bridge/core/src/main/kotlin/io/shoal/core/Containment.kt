@@ -9,7 +9,7 @@ internal class Stopped : RuntimeException()
 internal class MissingBlob(val digest: String) : RuntimeException("blob $digest is missing")
 
 /** A plan that breaks a rule of the policy. The text begins with the rule. */
-internal class PolicyBroken(message: String) : ShoalException(message)
+internal class PolicyBrokenException(message: String) : ShoalException(message)
 
 /** Outcome of work on data that came from outside. */
 internal sealed interface Contained<out T> {
@@ -31,12 +31,12 @@ internal inline fun <T> contained(body: () -> T): Contained<T> = try {
 } catch (missing: MissingBlob) {
     throw missing
 } catch (error: Throwable) {
-    Contained.Failed(reasonOf(error), describe(error), error.takeIf { it !is PolicyBroken })
+    Contained.Failed(reasonOf(error), describe(error), error.takeIf { it !is PolicyBrokenException })
 }
 
 /** Return the reason of the decline that reports an error from a plan. */
 internal fun reasonOf(error: Throwable): DeclineReason = when (error) {
-    is PolicyBroken -> DeclineReason.POLICY
+    is PolicyBrokenException -> DeclineReason.POLICY
     is DataException -> DeclineReason.DATA
     is BundleException -> DeclineReason.BUNDLE
     else -> DeclineReason.FAILED

@@ -60,11 +60,11 @@ internal class Downloads(
     /**
      * Accept a blob, a piece or a list of pieces, and return true if it was of use.
      *
-     * @throws LimitExceeded the blob is larger than this device accepts
+     * @throws LimitExceededException the blob is larger than this device accepts
      */
     fun onBlob(name: String, payload: ByteArray): Boolean {
         if (name !in wanted && name !in awaited) return false
-        if (payload.size > mostBytes) throw LimitExceeded("blob $name: ${payload.size} bytes, at most $mostBytes are accepted")
+        if (payload.size > mostBytes) throw LimitExceededException("blob $name: ${payload.size} bytes, at most $mostBytes are accepted")
         try {
             if (digest(payload) == name) return store(name, payload)
             return name !in awaited && onPieces(name, payload)
@@ -87,8 +87,8 @@ internal class Downloads(
 
     private fun onPieces(name: String, payload: ByteArray): Boolean {
         val pieces = try {
-            openPieces(payload).also { if (it.digest != name) throw Malformed("list of the pieces of another blob, ${it.digest}") }
-        } catch (error: LimitExceeded) {
+            openPieces(payload).also { if (it.digest != name) throw MalformedException("list of the pieces of another blob, ${it.digest}") }
+        } catch (error: LimitExceededException) {
             throw error
         } catch (error: WireException) {
             log.write(Log.Level.WARNING, "Blob ignored, its bytes have another hash and list no pieces: blob=$name: ${error.message}")

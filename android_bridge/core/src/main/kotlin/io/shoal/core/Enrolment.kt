@@ -39,7 +39,7 @@ public class Enrolled internal constructor(
  * A refusal of a device by a service. [reason] is one of the table in `wire/SPEC.md`, "Enrolment".
  */
 @InternalShoalApi
-public class EnrolmentRefused(public val reason: String, message: String) : ConfigException(message)
+public class EnrolmentRefusedException(public val reason: String, message: String) : ConfigException(message)
 
 /** Answer of a service to a device that asks to be enrolled. */
 @InternalShoalApi
@@ -65,7 +65,7 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
      * @param wanted id that the device wants; empty for the token's id, or an id made from the key
      * @param attest function that returns an attestation of this app and phone for a nonce, if the
      *   service requires one
-     * @throws ConfigException the token is invalid, or another service answers; [EnrolmentRefused]
+     * @throws ConfigException the token is invalid, or another service answers; [EnrolmentRefusedException]
      *   if the service refuses
      * @throws LinkException the service cannot be reached, or is overloaded
      */
@@ -91,7 +91,7 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
      * Return a new certificate (PEM) for the same [key], before [certificate] expires; see [isDue].
      *
      * @param authority authority (PEM) that the device was enrolled with
-     * @throws ConfigException the answer is invalid; [EnrolmentRefused] if the service refuses
+     * @throws ConfigException the answer is invalid; [EnrolmentRefusedException] if the service refuses
      * @throws LinkException the service cannot be reached, or is overloaded
      */
     public fun renew(certificate: String, authority: String, key: EnrolmentKey): String = contained {
@@ -114,34 +114,34 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
 
     private fun checked(answer: Fields, key: EnrolmentKey, fingerprint: String, wanted: String): Enrolled {
         val deviceId = answer.name("device_id")
-        if (wanted.isNotEmpty() && deviceId != wanted) throw Malformed("it enrols $deviceId instead of $wanted")
+        if (wanted.isNotEmpty() && deviceId != wanted) throw MalformedException("it enrols $deviceId instead of $wanted")
         val authority = certificateOf(answer.string("authority"))
-        if (digest(authority.encoded) != fingerprint) throw Malformed("its authority is not the token's")
+        if (digest(authority.encoded) != fingerprint) throw MalformedException("its authority is not the token's")
         check(certificateOf(answer.string("certificate")), key, authority, deviceId)
         val trust = answer.string("trust")
-        if (PublicKey.parse(trust).isEmpty()) throw Malformed("it contains no root key")
+        if (PublicKey.parse(trust).isEmpty()) throw MalformedException("it contains no root key")
         val broker = answer.string("broker")
-        if (!broker.startsWith("mqtts://")) throw Malformed("the broker must be mqtts://HOST[:PORT], got $broker")
+        if (!broker.startsWith("mqtts://")) throw MalformedException("the broker must be mqtts://HOST[:PORT], got $broker")
         val certificate = answer.string("certificate")
         return Enrolled(deviceId, answer.name("fleet"), broker, certificate, answer.string("authority"), trust, answer.string("policy", ""))
     }
 
     private fun check(certificate: X509Certificate, key: EnrolmentKey, authority: X509Certificate, deviceId: String) {
-        if (!certificate.publicKey.encoded.contentEquals(key.publicKey)) throw Malformed("the certificate is for another key")
-        if (commonName(certificate) != deviceId) throw Malformed("the certificate is for device ${commonName(certificate)} instead of $deviceId")
-        if (certificate.extendedKeyUsage != listOf(CLIENT)) throw Malformed("the certificate is not for a client")
+        if (!certificate.publicKey.encoded.contentEquals(key.publicKey)) throw MalformedException("the certificate is for another key")
+        if (commonName(certificate) != deviceId) throw MalformedException("the certificate is for device ${commonName(certificate)} instead of $deviceId")
+        if (certificate.extendedKeyUsage != listOf(CLIENT)) throw MalformedException("the certificate is not for a client")
         try {
             certificate.verify(authority.publicKey)
             certificate.checkValidity(java.util.Date(nowMs()))
         } catch (error: GeneralSecurityException) {
-            throw Malformed("the certificate is not signed by this authority, or not valid by this device's clock: ${error.message}")
+            throw MalformedException("the certificate is not signed by this authority, or not valid by this device's clock: ${error.message}")
         }
     }
 
     private fun commonName(certificate: X509Certificate): String {
         val name = certificate.subjectX500Principal.name
         val id = name.removePrefix("CN=")
-        if (id == name || !isName(id)) throw Malformed("the certificate must name a device's id alone, got $name")
+        if (id == name || !isName(id)) throw MalformedException("the certificate must name a device's id alone, got $name")
         return id
     }
 
@@ -154,7 +154,7 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
     private fun refuse(answer: Fields): Nothing {
         val refusal = "$address refused the enrolment: ${answer.string("reason", "")}: ${answer.string("detail", "")}"
         val reason = answer.string("reason", "")
-        throw if (reason in LATER) LinkException(refusal) else EnrolmentRefused(reason, refusal)
+        throw if (reason in LATER) LinkException(refusal) else EnrolmentRefusedException(reason, refusal)
     }
 
     private fun <T> contained(act: () -> T): T = try {

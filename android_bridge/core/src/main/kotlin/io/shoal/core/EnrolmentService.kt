@@ -60,7 +60,7 @@ internal class EnrolmentService(private val address: String) {
             val stream = if (connection.responseCode < 400) connection.inputStream else connection.errorStream
             return stream?.use(::bounded) ?: throw LinkException("$address: empty answer with HTTP status ${connection.responseCode}")
         } catch (error: SSLException) {
-            generateSequence<Throwable>(error, Throwable::cause).firstOrNull { it is OtherAuthority }?.let { throw ConfigException("$address: ${it.message}", error) }
+            generateSequence<Throwable>(error, Throwable::cause).firstOrNull { it is OtherAuthorityException }?.let { throw ConfigException("$address: ${it.message}", error) }
             throw LinkException("$address: the TLS connection failed; this is another service, or this device's clock is wrong: ${error.message}", error)
         } catch (error: IOException) {
             throw LinkException("$address: no connection: ${error.message}", error)
@@ -93,7 +93,7 @@ internal class EnrolmentService(private val address: String) {
  */
 private class OneAuthority(private val fingerprint: String) : X509TrustManager {
     override fun checkServerTrusted(chain: Array<X509Certificate>, authType: String) {
-        val authority = chain.firstOrNull { digest(it.encoded) == fingerprint } ?: throw OtherAuthority(fingerprint, digest(chain.last().encoded))
+        val authority = chain.firstOrNull { digest(it.encoded) == fingerprint } ?: throw OtherAuthorityException(fingerprint, digest(chain.last().encoded))
         val store = KeyStore.getInstance(KeyStore.getDefaultType()).apply {
             load(null, null)
             setCertificateEntry("authority", authority)
@@ -108,7 +108,7 @@ private class OneAuthority(private val fingerprint: String) : X509TrustManager {
 }
 
 /** Authority of another service. */
-private class OtherAuthority(expected: String, actual: String) : CertificateException(
+private class OtherAuthorityException(expected: String, actual: String) : CertificateException(
     "its authority must have the token's fingerprint ${expected.take(16)}, got ${actual.take(16)}; " +
         "it is another service, its authority is a new one, or somebody intercepts the connection",
 )
@@ -117,5 +117,5 @@ private class OtherAuthority(expected: String, actual: String) : CertificateExce
 internal fun certificateOf(pem: String): X509Certificate = try {
     CertificateFactory.getInstance("X.509").generateCertificate(ByteArrayInputStream(pem.toByteArray())) as X509Certificate
 } catch (error: CertificateException) {
-    throw Malformed("certificate: ${error.message}")
+    throw MalformedException("certificate: ${error.message}")
 }

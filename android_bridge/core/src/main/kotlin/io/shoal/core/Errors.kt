@@ -4,9 +4,9 @@ import java.util.Locale
 
 /**
  * Base of all errors that Shoal throws on purpose. The tree is that of the Python side
- * (`wire/errors.py`).
- *
- * ```
+ * (`wire/errors.py`). They are checked exceptions in Java: each depends on the phone, the service
+ * or a file, so a correct app meets it, too. A mistake in the app's own code, such as null or a
+ * label with a comma, is an unchecked exception of Java's library.
  */
 public open class ShoalException(message: String, cause: Throwable? = null) : Exception(printable(message), cause)
 
@@ -32,30 +32,30 @@ public class LinkException(message: String, cause: Throwable? = null) : ShoalExc
 public open class WireException(message: String) : ShoalException(message)
 
 /** A topic that this protocol version does not have. */
-internal class UnknownTopic(message: String) : WireException(message)
+internal class UnknownTopicException(message: String) : WireException(message)
 
 /** Bytes that are not a message of this protocol. */
 @InternalShoalApi
-public class Malformed(message: String) : WireException(message)
+public class MalformedException(message: String) : WireException(message)
 
 /** Larger than the limits allow; thrown before memory for it is taken. */
-internal class LimitExceeded(message: String) : WireException(message)
+internal class LimitExceededException(message: String) : WireException(message)
 
 /** Tensors whose names, data types or shapes are not those expected. */
-internal class WrongLayout(message: String) : WireException(message)
+internal class WrongLayoutException(message: String) : WireException(message)
 
 /** A message that no trusted key has vouched for. */
-internal class Untrusted(message: String) : WireException(message)
+internal class UntrustedException(message: String) : WireException(message)
 
 /** A bundle that must not be loaded. */
 @InternalShoalApi
 public open class BundleException(message: String) : WireException(message)
 
 /** A file's hash, or the manifest's signature, does not fit. */
-internal class TamperedBundle(message: String) : BundleException(message)
+internal class TamperedBundleException(message: String) : BundleException(message)
 
 /** An older bundle offered in place of a newer one. */
-internal class StaleBundle(message: String) : BundleException(message)
+internal class StaleBundleException(message: String) : BundleException(message)
 
 /**
  * Text on one line: control characters, line breaks and lone surrogates are escaped. What came from somebody else can so neither forge a line

@@ -63,7 +63,7 @@ public class Executor(
      * @param onStep called after each step of training, with the number of finished steps and of
      *   all steps
      * @param between called before every run of a graph; an exception from it ends the work
-     * @throws WrongLayout the model's tensors are not the manifest's
+     * @throws WrongLayoutException the model's tensors are not the manifest's
      * @throws DataException the device has fewer than `min_batch` windows to train on, or a batch
      *   is larger than the graphs accept
      */
@@ -80,7 +80,7 @@ public class Executor(
      * Carry out a plan, from the checkpoint [resumed] on if it is not null. [private] is not used
      * then.
      *
-     * @throws Unfit the checkpoint cannot be of this plan
+     * @throws UnfitCheckpointException the checkpoint cannot be of this plan
      */
     internal fun execute(
         plan: Plan,
@@ -160,7 +160,7 @@ public class Executor(
      * Check that a model can be used for predictions: it has the bundle's layout, and a valid
      * answer for a few windows of the device, or for zeros if the device has no window.
      *
-     * @throws WrongLayout its tensors are not the manifest's, or its answer has another shape
+     * @throws WrongLayoutException its tensors are not the manifest's, or its answer has another shape
      * @throws DataException its answer is not a number, or not a probability
      */
     internal fun tryOut(model: Tensors, private: Tensors) {

@@ -89,7 +89,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         writeChecked(startFile, jsonText(linkedMapOf("number" to start.number, "instance" to start.instance, "is_refused" to start.refused)).toByteArray())
 
     override fun blob(digest: String): ByteArray? = readAs(File(blobs, digest), "it is fetched again") { payload ->
-        if (sha256(payload) != digest) throw Malformed("its SHA-256 is ${sha256(payload)}")
+        if (sha256(payload) != digest) throw MalformedException("its SHA-256 is ${sha256(payload)}")
         payload
     }
 
@@ -192,7 +192,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     override fun failures(): Long = readAs(failuresFile, "failures are counted from 0") { payload ->
-        checked(payload).decodeToString().toLongOrNull() ?: throw Malformed("its content is not a number")
+        checked(payload).decodeToString().toLongOrNull() ?: throw MalformedException("its content is not a number")
     } ?: 0
 
     override fun saveFailures(count: Long): Unit = writeChecked(failuresFile, count.toString().toByteArray())
@@ -208,7 +208,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from 0") {
         val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }
-        hours.mapKeys { (hour, _) -> hour.toLongOrNull() ?: throw Malformed("'$hour' is not an hour") }
+        hours.mapKeys { (hour, _) -> hour.toLongOrNull() ?: throw MalformedException("'$hour' is not an hour") }
     }.orEmpty()
 
     override fun saveTraffic(hours: Map<Long, Long>): Unit =
@@ -263,7 +263,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     private fun checked(content: ByteArray): ByteArray {
         val payload = if (content.size < DIGEST_BYTES) content else content.copyOfRange(DIGEST_BYTES, content.size)
-        if (!content.copyOf(DIGEST_BYTES).contentEquals(sha256(payload).toByteArray())) throw Malformed("its SHA-256 does not fit")
+        if (!content.copyOf(DIGEST_BYTES).contentEquals(sha256(payload).toByteArray())) throw MalformedException("its SHA-256 does not fit")
         return payload
     }
 

@@ -36,7 +36,7 @@ internal interface Link : Closeable {
      * Publish (QoS 1) without waiting for an answer. Without a connection, the publication is
      * queued.
      *
-     * @throws LimitExceeded the packet would be larger than [limit]
+     * @throws LimitExceededException the packet would be larger than [limit]
      */
     fun publish(topic: String, payload: ByteArray, retain: Boolean = false)
 

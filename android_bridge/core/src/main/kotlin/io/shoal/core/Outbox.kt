@@ -119,7 +119,7 @@ internal class Outbox(
         traffic.add(payload.size)
         try {
             link.publish(topics.device(self.deviceId, kind), payload, retain)
-        } catch (error: LimitExceeded) {
+        } catch (error: LimitExceededException) {
             environment.log.write(Log.Level.ERROR, "Message not sent: device=${self.deviceId} kind=$kind: ${error.message}")
         }
     }

@@ -52,12 +52,12 @@ public object Packaged {
         val what = "packaged model of bundle ${bundle.manifest.name}"
         if (weights != null) {
             val required = specs.filter { it.role != Names.RECEIVED }.map { it.key }
-            (required - weightTensors.keys).firstOrNull()?.let { throw WrongLayout("$what: its weights lack the tensor $it") }
+            (required - weightTensors.keys).firstOrNull()?.let { throw WrongLayoutException("$what: its weights lack the tensor $it") }
         }
         checkLayout(modelTensors + weightTensors, specs.map { it.layout }, what)
         for ((key, tensor) in modelTensors) {
             if (tensor.dtype == DType.FLOAT32 && tensor.toFloatArray().any { !it.isFinite() }) {
-                throw WrongLayout("$what: tensor $key must be finite")
+                throw WrongLayoutException("$what: tensor $key must be finite")
             }
         }
         return modelTensors

@@ -71,7 +71,7 @@ internal class PlanExecution(
     /**
      * Carry out the remaining verbs, in order.
      *
-     * @throws Unfit the checkpoint that the work resumed from cannot be of this plan
+     * @throws UnfitCheckpointException the checkpoint that the work resumed from cannot be of this plan
      */
     fun carryOut(): PlanResult {
         for (verb in plan.verbs.drop(verbs)) {
@@ -103,7 +103,7 @@ internal class PlanExecution(
     /**
      * Resume from a checkpoint instead of the start of the plan. [model] is the plan's.
      *
-     * @throws Unfit the checkpoint cannot be of this plan
+     * @throws UnfitCheckpointException the checkpoint cannot be of this plan
      */
     fun resume(from: Checkpoint, model: Tensors) {
         val place = from.place
@@ -128,10 +128,10 @@ internal class PlanExecution(
         val place = from.place
         val models = plan.verbs.filterIsInstance<Choose>().flatMap { it.models } + plan.model
         if (place.verb >= plan.verbs.size || place.model !in models) {
-            throw Unfit("it is at verb ${place.verb} with model ${place.model.take(12)}, and the plan has ${plan.verbs.size} verbs and other models")
+            throw UnfitCheckpointException("it is at verb ${place.verb} with model ${place.model.take(12)}, and the plan has ${plan.verbs.size} verbs and other models")
         }
         if (from.within.order?.any { it !in 0 until windows.numTrain } == true) {
-            throw Unfit("its order of windows is not one of ${windows.numTrain} windows")
+            throw UnfitCheckpointException("its order of windows is not one of ${windows.numTrain} windows")
         }
         val layouts = manifest.tensors.associate { it.key to it.layout }
         for ((key, tensor) in from.tensors.entries + from.protected.entries) {
@@ -140,10 +140,10 @@ internal class PlanExecution(
                 Names.RESPONSE -> true
                 else -> layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
             }
-            if (!fits) throw Unfit("its tensor '${key.take(80)}', $tensor, is not one of this plan")
+            if (!fits) throw UnfitCheckpointException("its tensor '${key.take(80)}', $tensor, is not one of this plan")
         }
         val unknown = (place.changed + place.tuned).firstOrNull { it !in layouts }
-        if (unknown != null) throw Unfit("its tensor '${unknown.take(80)}' is not one of this plan")
+        if (unknown != null) throw UnfitCheckpointException("its tensor '${unknown.take(80)}' is not one of this plan")
     }
 
     /** Start from this model. */
@@ -167,7 +167,7 @@ internal class PlanExecution(
         checkBatches(verb, examples.size)
         val parts = batchRanges(examples.size, verb.batchSize, manifest.minBatch)
         val inPass = within.batches % parts.size
-        if (inPass > 0 && within.order?.size != examples.size) throw Unfit("it has no order of ${examples.size} windows in the middle of a pass")
+        if (inPass > 0 && within.order?.size != examples.size) throw UnfitCheckpointException("it has no order of ${examples.size} windows in the middle of a pass")
         for (number in within.batches until numTrainingBatches(verb, examples.size, windows.numUnlabelled, manifest.minBatch)) {
             between()
             val part = parts[(number % parts.size).toInt()]
@@ -218,16 +218,16 @@ internal class PlanExecution(
             losses += if (loss.isNaN()) Double.POSITIVE_INFINITY else loss.coerceIn(-Double.MAX_VALUE, Double.MAX_VALUE)
         }
         val best = losses.indices.minByOrNull { losses[it] } ?: return
-        val chosen = verb.models.getOrNull(best) ?: throw Unfit("it has ${losses.size} losses of ${verb.models.size} candidates")
+        val chosen = verb.models.getOrNull(best) ?: throw UnfitCheckpointException("it has ${losses.size} losses of ${verb.models.size} candidates")
         receive(chosen, fetch(chosen))
     }
 
     fun annotate(verb: Annotate) {
-        if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw Malformed("verb annotate: a column must not have the name '${verb.column}'")
+        if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw MalformedException("verb annotate: a column must not have the name '${verb.column}'")
         val column = if (windows.numTrain == 0) Tensor.of(FloatArray(0)) else rows(verb.graph, windows.numTrain) { part ->
             tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper
         }
-        if (column.rows != windows.numTrain) throw Malformed("graph '${verb.graph}': expected ${windows.numTrain} rows, one for each window, got ${column.rows}")
+        if (column.rows != windows.numTrain) throw MalformedException("graph '${verb.graph}': expected ${windows.numTrain} rows, one for each window, got ${column.rows}")
         tensors[Names.column(verb.column)] = column
     }
 
@@ -243,7 +243,7 @@ internal class PlanExecution(
     fun respond(verb: Respond) {
         val (sentX, window) = Pair(fetch(verb.inputs)["x"], manifest.window)
         if (sentX == null || sentX.dtype != window.dtype || sentX.shape.drop(1) != window.shape || sentX.rows == 0) {
-            throw Malformed("inputs of verb respond: tensor x must be ${window.dtype} (n, ${window.shape}), got $sentX")
+            throw MalformedException("inputs of verb respond: tensor x must be ${window.dtype} (n, ${window.shape}), got $sentX")
         }
         val x = fitting(sentX, window, "verb respond")
         sent[Names.response(verb.graph)] = rows(verb.graph, x.rows) { part -> tensors + (Names.X to x.take(part.toIntArray())) }
@@ -260,7 +260,7 @@ internal class PlanExecution(
             part.floats().get(flat, at, part.size)
             at += part.size
         }
-        if (flat.any { !it.isFinite() }) throw Malformed("verb protect: the changes of training must be finite")
+        if (flat.any { !it.isFinite() }) throw MalformedException("verb protect: the changes of training must be finite")
         val safe = addNoise(clip(flat, verb.clipNorm), verb.noiseStd, noise)
         at = 0
         for (key in keys) {
@@ -354,7 +354,7 @@ internal class PlanExecution(
 
     private fun run(graph: String, inputs: Tensors): Tensors {
         val missing = if (resumed) manifest.graphs[graph]?.inputs?.firstOrNull { it !in inputs } else null
-        if (missing != null) throw Unfit("it lacks '$missing', which graph '$graph' reads")
+        if (missing != null) throw UnfitCheckpointException("it lacks '$missing', which graph '$graph' reads")
         return graphs.run(graph, inputs).also { runs++ }
     }
 
@@ -370,11 +370,11 @@ internal class PlanExecution(
 
     private fun oneOutput(graph: String, inputs: Tensors): Tensor {
         val outputs = Names.part(run(graph, inputs), Names.OUTPUT).values
-        return outputs.singleOrNull() ?: throw Malformed("graph '$graph' must have one per-example output, got ${outputs.size}")
+        return outputs.singleOrNull() ?: throw MalformedException("graph '$graph' must have one per-example output, got ${outputs.size}")
     }
 
     private fun metric(graph: String, outputs: Tensors, name: String): Double {
-        val value = outputs[Names.metric(name)] ?: throw Malformed("graph '$graph' has no metric $name, and training needs one")
+        val value = outputs[Names.metric(name)] ?: throw MalformedException("graph '$graph' has no metric $name, and training needs one")
         return Total(value.shape).apply { add(graph, value) }.single()
     }
 }

@@ -31,7 +31,7 @@ internal class PlanWork(
     /**
      * Check a plan against the rules of the policy that need no bundle.
      *
-     * @throws PolicyBroken the plan breaks one of them
+     * @throws PolicyBrokenException the plan breaks one of them
      */
     fun checkWithoutBundle(plan: Plan) {
         val anyBundle = policy.copy(bundles = null)
@@ -39,26 +39,26 @@ internal class PlanWork(
             val (y, numTest) = windows.labelsFor(labels)
             brokenRule(anyBundle, plan, "", emptySet(), y, numTest)
         }
-        if (null !in broken) throw PolicyBroken(broken.first()!!)
+        if (null !in broken) throw PolicyBrokenException(broken.first()!!)
     }
 
     /**
      * Verify the plan's bundle, check the plan against the policy, and load the bundle's graphs.
      *
-     * @throws PolicyBroken the policy forbids the plan
+     * @throws PolicyBrokenException the policy forbids the plan
      * @throws BundleException the bundle must not be used, or is older than the one of its name in
      *   [versions]
      * @throws DataException the device's windows do not fit
-     * @throws Malformed the bundle has no graph of this name
+     * @throws MalformedException the bundle has no graph of this name
      */
     fun open(plan: Plan, versions: Map<String, Long>): Manifest {
         val manifest = loaded.verified(plan.bundle).manifest
         Bundle.checkVersion(manifest, versions)
         val (y, numTest) = windows.labelsFor(manifest.needsLabels)
         val measuring = manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys
-        brokenRule(policy, plan, manifest.name, measuring, y, numTest)?.let { throw PolicyBroken(it) }
+        brokenRule(policy, plan, manifest.name, measuring, y, numTest)?.let { throw PolicyBrokenException(it) }
         val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
-        if (unknown != null) throw Malformed("plan: no graph '$unknown' in bundle ${manifest.name}; its graphs: ${manifest.graphs.keys.sorted().joinToString()}")
+        if (unknown != null) throw MalformedException("plan: no graph '$unknown' in bundle ${manifest.name}; its graphs: ${manifest.graphs.keys.sorted().joinToString()}")
         loaded.executor(plan.bundle)
         return manifest
     }
@@ -67,7 +67,7 @@ internal class PlanWork(
      * Carry out the plan whose bundle [open] has loaded, from its checkpoint on if there is one.
      * [between] is called before every run of a graph; an exception from it ends the work.
      *
-     * @throws PolicyBroken the plan took longer than the policy permits
+     * @throws PolicyBrokenException the plan took longer than the policy permits
      * @throws ShoalException the plan cannot be carried out
      */
     fun carryOut(plan: Plan, private: Tensors, bytesReceived: Long, onStep: (Long, Long) -> Unit, between: () -> Unit): FinishedPlan {
@@ -77,7 +77,7 @@ internal class PlanWork(
         fun run(from: Checkpoint?) = executor.execute(plan, model, private, loaded::tensors, onStep, from) { paused(between) }
         val result = try {
             run(resumed)
-        } catch (unfit: Unfit) {
+        } catch (unfit: UnfitCheckpointException) {
             checkpoints.drop(unfit.message.orEmpty())
             run(null)
         }
@@ -98,7 +98,7 @@ internal class PlanWork(
         checkSums(update)
         val payload = encodeUpdate(update, Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId))
         if (payload.size > mostBytes) {
-            throw LimitExceeded("update of ${payload.size} bytes: at most $mostBytes can be sent")
+            throw LimitExceededException("update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
         return FinishedPlan(payload, result.model, result.private, result.numSteps)
     }
@@ -116,7 +116,7 @@ internal class PlanWork(
         }
         val workedS = checkpoints.workedS
         if (policy.maxSeconds != null && workedS > policy.maxSeconds) {
-            throw PolicyBroken("max_seconds: the plan has worked for $workedS, ${policy.maxSeconds} are permitted")
+            throw PolicyBrokenException("max_seconds: the plan has worked for $workedS, ${policy.maxSeconds} are permitted")
         }
         checkpoints.between()
     }

@@ -51,6 +51,7 @@ private val ENDS = listOf("csv", "parquet")
  * another usual name, is a class, by its number or by a name that `classes.txt` lists, one per line.
  * `label.NAME` is 1 or 0, `target.NAME` a quantity, and all other columns are channels. An empty
  * cell has no label. The rate is not read: all recordings must have that of the bundle, without gaps.
+ * It reads files: do not call it on the main thread.
  *
  * @throws DataException there are no recordings, one cannot be read, their channels differ, or a
  *   class is listed twice

@@ -31,7 +31,7 @@ internal class Sending(
      * false if the update is lost. [again]: true if earlier pieces may be lost because no answer
      * came. After a mere reconnection they are not: the link sends them again by itself.
      *
-     * @throws LimitExceeded the broker takes only smaller packets, even in pieces
+     * @throws LimitExceededException the broker takes only smaller packets, even in pieces
      */
     fun begin(session: Session, again: Boolean): Boolean {
         if (again) sent.clear()

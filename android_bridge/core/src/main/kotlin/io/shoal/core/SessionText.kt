@@ -42,17 +42,17 @@ internal fun encodeSession(session: Session): ByteArray {
 /**
  * Parse the output of [encodeSession].
  *
- * @throws Malformed it is not a session, or was damaged
+ * @throws MalformedException it is not a session, or was damaged
  */
 internal fun decodeSession(payload: ByteArray): Session {
     val end = payload.indexOf('\n'.code.toByte())
     val line = if (end < 0) payload else payload.copyOf(end)
     if (end < 0 || !payload.copyOfRange(end + 1, payload.size).contentEquals(digest(line).toByteArray())) {
-        throw Malformed("session of ${payload.size} bytes: its SHA-256 does not fit")
+        throw MalformedException("session of ${payload.size} bytes: its SHA-256 does not fit")
     }
     val f = Fields(parseJson(line), "session")
     return Session(
-        plan = f.objectOrNull("plan") { messageOf(it) as? Plan ?: throw Malformed("session: its plan is another message") },
+        plan = f.objectOrNull("plan") { messageOf(it) as? Plan ?: throw MalformedException("session: its plan is another message") },
         planText = f.string("plan_text"),
         stage = Stage.valueOf(f.oneOf("stage", Stage.entries.map { it.name.lowercase(Locale.ROOT) }).uppercase(Locale.ROOT)),
         tries = f.count("tries").toInt(),

@@ -68,7 +68,7 @@ class BrokersTest {
             val (bytes, most) = Pair(number(case, "num_bytes")!!.toLong(), number(case, "max_packet")!!)
             val limit = PacketLimit(most, "it does")
             if (number(case, "pieces") == null) {
-                assertFailsWith<LimitExceeded> { cut(bytes, limit) { _, size -> ByteArray(size) } }
+                assertFailsWith<LimitExceededException> { cut(bytes, limit) { _, size -> ByteArray(size) } }
             } else {
                 val pieces = cut(bytes, limit) { _, size -> ByteArray(size) }
                 assertEquals(Pair(number(case, "piece_bytes"), number(case, "pieces")), Pair(pieces.pieceBytes.toInt(), pieces.pieces.size))
@@ -104,7 +104,7 @@ class BrokersTest {
     fun `a larger packet is refused and the connection stays`(most: Int) = broker("max_packet_size $most\n") { address ->
         link(address).use { link ->
             link.subscribe(listOf("t"))
-            val error = assertFailsWith<LimitExceeded> { link.publish("t", ByteArray(most - 6)) }
+            val error = assertFailsWith<LimitExceededException> { link.publish("t", ByteArray(most - 6)) }
             assertEquals("broker $address says in its CONNACK that packets have at most $most bytes, and a message on t has ${most + 5}", error.message)
             link.publish("t", ByteArray(most - 16))
             assertEquals(most - 16, deliveries(link, 1).single().size)

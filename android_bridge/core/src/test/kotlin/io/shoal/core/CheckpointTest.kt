@@ -160,7 +160,7 @@ class CheckpointTest {
             like(within = checkpoint.within.copy().apply { order = IntArray(41) { it + 1 } }),
             like(within = checkpoint.within.copy().apply { order = IntArray(5) { it } }.also { it.batches = 1 }),
         )
-        for (other in wrong) assertFailsWith<Unfit> { run(case, resumed = other) }
+        for (other in wrong) assertFailsWith<UnfitCheckpointException> { run(case, resumed = other) }
     }
 
     @Test
@@ -169,7 +169,7 @@ class CheckpointTest {
         val checkpoint = generateSequence(0) { it + 1 }.mapNotNull { endedAt(case, it) }.map { decodeCheckpoint(it).second }.first { it.place.verb == 1 }
         val lost = Checkpoint(checkpoint.place, checkpoint.tensors - "response/places.holdout", checkpoint.sent, checkpoint.protected, checkpoint.evaluated, checkpoint.trained, checkpoint.within)
         assertEquals(checkpoint.tensors.size - 1, lost.tensors.size)
-        assertFailsWith<Unfit> { run(case, resumed = lost) }
+        assertFailsWith<UnfitCheckpointException> { run(case, resumed = lost) }
     }
 
     private fun vectors(part: String) = Fields(parseJson(File(repository, "wire/vectors/checkpoint.json").readBytes()), "checkpoint.json")

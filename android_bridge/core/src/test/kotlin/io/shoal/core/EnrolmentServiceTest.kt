@@ -165,7 +165,7 @@ class EnrolmentServiceTest {
                     error::class
                 }
             }
-            assertEquals(setOf(EnrolmentAnswer.Waiting::class, ConfigException::class, LinkException::class, EnrolmentRefused::class), outcomes.toSet())
+            assertEquals(setOf(EnrolmentAnswer.Waiting::class, ConfigException::class, LinkException::class, EnrolmentRefusedException::class), outcomes.toSet())
         }
     }
 

@@ -78,7 +78,7 @@ class ExecutorTest {
     @Test
     fun `a model of another layout is refused`() {
         val executor = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows)
-        assertFailsWith<WrongLayout> { executor.execute(Fixture.plan(), emptyMap(), emptyMap(), ::tensors) }
+        assertFailsWith<WrongLayoutException> { executor.execute(Fixture.plan(), emptyMap(), emptyMap(), ::tensors) }
     }
 
     @Test
@@ -91,7 +91,7 @@ class ExecutorTest {
         )
         val plan = Fixture.plan(verbs = listOf(Train(8), Evaluate("train", "survey")))
         assertEquals(executor.execute(plan, model, emptyMap(), ::tensors).tensors, executor.execute(plan, model, odd, ::tensors).tensors)
-        assertFailsWith<Malformed> { executor.execute(Fixture.plan(verbs = listOf(Annotate("weigh", "x"))), model, emptyMap(), ::tensors) }
+        assertFailsWith<MalformedException> { executor.execute(Fixture.plan(verbs = listOf(Annotate("weigh", "x"))), model, emptyMap(), ::tensors) }
     }
 
     @Test
@@ -141,8 +141,8 @@ class ExecutorTest {
             .tensors.getValue("response/predict").shape
         assertEquals(listOf(3, 3), answer(ofIds, none, ids))
         assertEquals(listOf(3, 3), answer(Fixture.bundle, Fixture.windows, numbers))
-        assertFailsWith<Malformed> { answer(ofIds, none, numbers) }
-        assertFailsWith<Malformed> { answer(Fixture.bundle, Fixture.windows, ids) }
+        assertFailsWith<MalformedException> { answer(ofIds, none, numbers) }
+        assertFailsWith<MalformedException> { answer(Fixture.bundle, Fixture.windows, ids) }
         val outside = Tensor.of(LongArray(24) { it.toLong() }, SENT)
         assertTrue("must hold ids from 0 to 8" in assertFailsWith<DataException> { answer(ofIds, none, outside) }.message!!)
     }

@@ -28,7 +28,7 @@ private val FLOWS = ConcurrentHashMap<Fleet, FleetFlows>()
 /** Flows of the fleet; the same ones each time. */
 public val Fleet.flows: FleetFlows get() = FLOWS.computeIfAbsent(this) { FleetFlows(it) }
 
-/** State, model and rounds of a fleet as flows. */
+/** State, model and rounds of a fleet as flows. They may be used on the main thread, and end with the process. */
 public class FleetFlows internal constructor(fleet: Fleet) {
     private val states = MutableStateFlow(fleet.state)
     private val models = MutableStateFlow<ModelInfo?>(null)

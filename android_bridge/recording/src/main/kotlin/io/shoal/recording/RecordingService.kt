@@ -27,7 +27,7 @@ import io.shoal.android.Shoal
  * withdrawn, and twelve hours after the last [start].
  *
  * Start it while the app is in use ([start]): from API 31 on, an app in the background must not
- * start one.
+ * start one. [start], [stop] and [isRecording] return at once, on any thread.
  */
 public class RecordingService : Service() {
     private val withdrawn = FleetListener { if (it is FleetState.Blocked && it.reason == FleetState.Blocked.Reason.CONSENT) stopSelf() }

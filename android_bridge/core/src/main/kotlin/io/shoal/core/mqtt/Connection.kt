@@ -154,7 +154,7 @@ internal class Connection private constructor(private val socket: Socket, val is
         )
 
         /** Refusal of an MQTT version. */
-        private class OtherVersion(message: String, cause: IOException? = null) : IOException(message, cause)
+        private class OtherVersionException(message: String, cause: IOException? = null) : IOException(message, cause)
 
         /**
          * Connect and log in to a persistent session, at the first of the host's addresses that
@@ -165,11 +165,11 @@ internal class Connection private constructor(private val socket: Socket, val is
          * @throws IOException no broker answers
          */
         fun open(address: BrokerAddress, clientId: String, will: Will?, keepAliveS: Int, limit: (String) -> Int): Connection {
-            var refusal: OtherVersion? = null
+            var refusal: OtherVersionException? = null
             for (version in address.versions) {
                 try {
                     return open(address, clientId, will, keepAliveS, limit, version == "5")
-                } catch (error: OtherVersion) {
+                } catch (error: OtherVersionException) {
                     refusal = error
                 }
             }
@@ -188,7 +188,7 @@ internal class Connection private constructor(private val socket: Socket, val is
                     connection.write(Packets.connect(clientId, keepAliveS, last, address.username, address.password, is5))
                     connection.read()
                 } catch (error: EOFException) {
-                    throw OtherVersion("it closed the connection without an answer to MQTT ${if (is5) "5" else "3.1.1"}", error)
+                    throw OtherVersionException("it closed the connection without an answer to MQTT ${if (is5) "5" else "3.1.1"}", error)
                 }
                 val answer = packet as? Packet.ConnAck ?: throw ProtocolException("the broker's first packet is not a CONNACK")
                 if (answer.code != 0) refused(address, clientId, REASONS[answer.code] ?: answer.code)
@@ -238,7 +238,7 @@ internal class Connection private constructor(private val socket: Socket, val is
         }
 
         private fun refused(address: BrokerAddress, clientId: String, code: Int): Nothing {
-            if (code == OTHER_VERSION) throw OtherVersion("it does not speak this version of MQTT")
+            if (code == OTHER_VERSION) throw OtherVersionException("it does not speak this version of MQTT")
             val why = REFUSALS[code] ?: throw ProtocolException("the broker refused the connection with code $code")
             throw LinkException("broker $address refused client '$clientId': $why")
         }

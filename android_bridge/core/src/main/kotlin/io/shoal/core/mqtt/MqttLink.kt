@@ -2,7 +2,7 @@ package io.shoal.core.mqtt
 
 import io.shoal.core.BrokerAddress
 import io.shoal.core.Delivery
-import io.shoal.core.LimitExceeded
+import io.shoal.core.LimitExceededException
 import io.shoal.core.Link
 import io.shoal.core.LinkDown
 import io.shoal.core.LinkEvent
@@ -65,12 +65,12 @@ internal class MqttLink private constructor(
     /**
      * Publish (QoS 1) without waiting for an answer.
      *
-     * @throws LimitExceeded the payload is above 64 MiB, or the packet larger than [limit]
+     * @throws LimitExceededException the payload is above 64 MiB, or the packet larger than [limit]
      */
     override fun publish(topic: String, payload: ByteArray, retain: Boolean) {
-        if (payload.size > MAX_PAYLOAD) throw LimitExceeded("payload of ${payload.size} bytes: at most $MAX_PAYLOAD can be published")
+        if (payload.size > MAX_PAYLOAD) throw LimitExceededException("payload of ${payload.size} bytes: at most $MAX_PAYLOAD can be published")
         val bytes = Packets.publishBytes(topic, payload.size)
-        if (bytes > limit.bytes) throw LimitExceeded("${limit.origin}, and a message on $topic has $bytes")
+        if (bytes > limit.bytes) throw LimitExceededException("${limit.origin}, and a message on $topic has $bytes")
         inFlight.add(topic, payload, retain) ?: return
         send { inFlight.send(it) }
     }

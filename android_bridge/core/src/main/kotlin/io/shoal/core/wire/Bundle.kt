@@ -2,10 +2,10 @@ package io.shoal.core.wire
 
 import io.shoal.core.BundleException
 import io.shoal.core.InternalShoalApi
-import io.shoal.core.LimitExceeded
-import io.shoal.core.Malformed
-import io.shoal.core.StaleBundle
-import io.shoal.core.TamperedBundle
+import io.shoal.core.LimitExceededException
+import io.shoal.core.MalformedException
+import io.shoal.core.StaleBundleException
+import io.shoal.core.TamperedBundleException
 import io.shoal.core.Tensor
 import io.shoal.core.Tensors
 
@@ -23,7 +23,7 @@ public class Bundle private constructor(
      * Initial value of every tensor that has one, by `ROLE/NAME`. Do not write into them. A
      * private, slot or memory tensor without a value in the file starts at zero.
      *
-     * @throws LimitExceeded the tensors that start at zero take more memory than a bundle may
+     * @throws LimitExceededException the tensors that start at zero take more memory than a bundle may
      */
     public val initial: Tensors by lazy {
         val stored = decodeTensors(files.getValue(INITIAL), Limits.RECEIVED).tensors
@@ -31,7 +31,7 @@ public class Bundle private constructor(
         var size = 0L
         for (spec in zero) { // a shape may promise more bytes than a Long holds
             size += minOf(Tensor.numBytes(spec.dtype, spec.shape), MAX_BYTES + 1L)
-            if (size > MAX_BYTES) throw LimitExceeded("bundle ${manifest.name}: its tensors that start at zero take more than $MAX_BYTES bytes")
+            if (size > MAX_BYTES) throw LimitExceededException("bundle ${manifest.name}: its tensors that start at zero take more than $MAX_BYTES bytes")
         }
         stored + zero.associate { it.key to Tensor.allocate(it.dtype, it.shape) }
     }
@@ -86,20 +86,20 @@ public class Bundle private constructor(
          * Read and verify a bundle. If there are [trusted] keys, one of them must have signed it.
          * Otherwise only the hashes are checked.
          *
-         * @throws LimitExceeded it is larger than [MAX_BYTES]
-         * @throws TamperedBundle a hash or the signature does not match
+         * @throws LimitExceededException it is larger than [MAX_BYTES]
+         * @throws TamperedBundleException a hash or the signature does not match
          * @throws BundleException it is not a bundle, lacks a file, or has a format that this
          *   version does not know
          */
         public fun unpack(payload: ByteArray, trusted: List<PublicKey> = emptyList()): Bundle {
-            if (payload.size > MAX_BYTES) throw LimitExceeded("bundle of ${payload.size} bytes: at most $MAX_BYTES are accepted")
+            if (payload.size > MAX_BYTES) throw LimitExceededException("bundle of ${payload.size} bytes: at most $MAX_BYTES are accepted")
             val entries = readStoredZip(payload)
             val text = entries.remove(MANIFEST) ?: throw BundleException("bundle of ${payload.size} bytes: it has no $MANIFEST")
             val signature = entries.remove(SIGNATURE)
             if (trusted.isNotEmpty()) verify(trusted, signature, text)
             val manifest = try {
                 Manifest.parse(text)
-            } catch (error: Malformed) {
+            } catch (error: MalformedException) {
                 throw BundleException("bundle of ${payload.size} bytes: not readable: ${error.message}")
             }
             checkFiles(manifest, entries)
@@ -110,20 +110,20 @@ public class Bundle private constructor(
          * Check that the bundle is not older than the [versions] that were loaded before, by the
          * bundle's name.
          *
-         * @throws StaleBundle it is older
+         * @throws StaleBundleException it is older
          */
         public fun checkVersion(manifest: Manifest, versions: Map<String, Long>) {
             val loaded = versions[manifest.name] ?: return
             if (manifest.version < loaded) {
-                throw StaleBundle("bundle ${manifest.name}: version ${manifest.version} is older than version $loaded, which was loaded before")
+                throw StaleBundleException("bundle ${manifest.name}: version ${manifest.version} is older than version $loaded, which was loaded before")
             }
         }
 
         private fun verify(trusted: List<PublicKey>, signature: ByteArray?, text: ByteArray) {
             if (signature == null || signature.isEmpty()) {
-                throw TamperedBundle("bundle: it is not signed, and a signature by a trusted key is required")
+                throw TamperedBundleException("bundle: it is not signed, and a signature by a trusted key is required")
             }
-            if (trusted.none { it.verify(signature, text) }) throw TamperedBundle("bundle: its signature was not made with a trusted key")
+            if (trusted.none { it.verify(signature, text) }) throw TamperedBundleException("bundle: its signature was not made with a trusted key")
         }
 
         private fun checkFiles(manifest: Manifest, entries: Map<String, ByteArray>) {
@@ -131,11 +131,11 @@ public class Bundle private constructor(
             if (manifest.format != 1L) throw BundleException("$what: format ${manifest.format}; this Shoal reads format 1")
             if (entries.keys != manifest.files.keys) {
                 val listed = manifest.files.keys.sorted().joinToString()
-                throw TamperedBundle("$what: its files are ${entries.keys.sorted().joinToString()}, but its manifest names $listed")
+                throw TamperedBundleException("$what: its files are ${entries.keys.sorted().joinToString()}, but its manifest names $listed")
             }
             for ((name, data) in entries) {
                 if (digest(data) != manifest.files[name]) {
-                    throw TamperedBundle("$what: $name has SHA-256 ${digest(data)}, but its manifest says ${manifest.files[name]}")
+                    throw TamperedBundleException("$what: $name has SHA-256 ${digest(data)}, but its manifest says ${manifest.files[name]}")
                 }
             }
             val named = manifest.graphs.values.flatMap { graph -> listOf(graph.file) + graph.programs.values.map { it.file } } + INITIAL

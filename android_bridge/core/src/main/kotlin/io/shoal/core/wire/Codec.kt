@@ -1,8 +1,8 @@
 package io.shoal.core.wire
 
 import io.shoal.core.InternalShoalApi
-import io.shoal.core.LimitExceeded
-import io.shoal.core.Malformed
+import io.shoal.core.LimitExceededException
+import io.shoal.core.MalformedException
 import io.shoal.core.Tensors
 import java.security.MessageDigest
 
@@ -34,26 +34,26 @@ internal fun encode(message: Message): ByteArray = jsonText(fieldsOf(message)).t
 /**
  * Parse one message of the class [T], or of any class if T is [Message].
  *
- * @throws LimitExceeded it has more than [MESSAGE_BYTES]
- * @throws Malformed it is not JSON or of another type, or a field is missing or wrong; the text
+ * @throws LimitExceededException it has more than [MESSAGE_BYTES]
+ * @throws MalformedException it is not JSON or of another type, or a field is missing or wrong; the text
  *   says which
  */
 internal inline fun <reified T : Message> decode(payload: ByteArray): T {
     val message = decodeAny(payload)
     val expected = T::class.java.simpleName
-    return message as? T ?: throw Malformed("message of ${payload.size} bytes: its type is '${message.type}', expected $expected")
+    return message as? T ?: throw MalformedException("message of ${payload.size} bytes: its type is '${message.type}', expected $expected")
 }
 
 /**
  * Parse one message of any type.
  *
- * @throws LimitExceeded it has more than 64 KiB
- * @throws Malformed it is not JSON or of an unknown type, or a field is missing or wrong; the text
+ * @throws LimitExceededException it has more than 64 KiB
+ * @throws MalformedException it is not JSON or of an unknown type, or a field is missing or wrong; the text
  *   says which
  */
 @InternalShoalApi
 public fun decodeAny(payload: ByteArray): Message {
-    if (payload.size > MESSAGE_BYTES) throw LimitExceeded("message of ${payload.size} bytes: at most $MESSAGE_BYTES are accepted")
+    if (payload.size > MESSAGE_BYTES) throw LimitExceededException("message of ${payload.size} bytes: at most $MESSAGE_BYTES are accepted")
     return messageOf(Fields(parseJson(payload), "message"))
 }
 
@@ -63,12 +63,12 @@ internal fun encodeUpdate(message: Update, tensors: Tensors): ByteArray = encode
 /**
  * Parse the output of [encodeUpdate].
  *
- * @throws LimitExceeded like [decodeTensors] and [decode]
- * @throws Malformed like these, or if metrics are impossible
+ * @throws LimitExceededException like [decodeTensors] and [decode]
+ * @throws MalformedException like these, or if metrics are impossible
  */
 internal fun decodeUpdate(payload: ByteArray, limits: Limits = Limits.PROTOCOL): Pair<Update, Tensors> {
     val (tensors, text) = decodeTensors(payload, limits)
-    if (text.isEmpty()) throw Malformed("update of ${payload.size} bytes: its tensor file has no message")
+    if (text.isEmpty()) throw MalformedException("update of ${payload.size} bytes: its tensor file has no message")
     val update = decode<Update>(text.toByteArray())
     checkSums(update)
     return Pair(update, tensors)
@@ -77,12 +77,12 @@ internal fun decodeUpdate(payload: ByteArray, limits: Limits = Limits.PROTOCOL):
 /**
  * Check that an update's metrics are possible, before it is sent and after it came.
  *
- * @throws Malformed a metric is impossible
+ * @throws MalformedException a metric is impossible
  */
 internal fun checkSums(update: Update) {
     for (metrics in listOf(update.evaluated, update.trained)) {
         val possible = Math.abs(metrics.lossSum) <= LARGEST_SUM && metrics.numCorrect in 0..metrics.numExamples
-        if (!possible) throw Malformed("update: impossible metrics: $metrics")
+        if (!possible) throw MalformedException("update: impossible metrics: $metrics")
     }
-    if (!(update.trainS >= 0 && update.trainS <= LARGEST_SUM)) throw Malformed("update: train_s must be between 0 and $LARGEST_SUM, got ${update.trainS}")
+    if (!(update.trainS >= 0 && update.trainS <= LARGEST_SUM)) throw MalformedException("update: train_s must be between 0 and $LARGEST_SUM, got ${update.trainS}")
 }

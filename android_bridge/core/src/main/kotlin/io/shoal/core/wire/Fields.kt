@@ -1,6 +1,6 @@
 package io.shoal.core.wire
 
-import io.shoal.core.Malformed
+import io.shoal.core.MalformedException
 import java.math.BigInteger
 
 /**
@@ -9,7 +9,7 @@ import java.math.BigInteger
  * errors.
  */
 internal class Fields(value: Json, private val path: String) {
-    private val fields = (value as? JsonObject)?.fields ?: throw Malformed("$path: expected an object, got ${value.kind}")
+    private val fields = (value as? JsonObject)?.fields ?: throw MalformedException("$path: expected an object, got ${value.kind}")
 
     fun string(key: String, default: String? = null): String =
         read(key, default) { (it as? JsonString)?.value ?: wrong(key, "str", it) }
@@ -63,11 +63,11 @@ internal class Fields(value: Json, private val path: String) {
     }
 
     fun strings(key: String): List<String> =
-        list(key) { it, at -> (it as? JsonString)?.value ?: throw Malformed("$at: expected str, got ${it.kind}") }
+        list(key) { it, at -> (it as? JsonString)?.value ?: throw MalformedException("$at: expected str, got ${it.kind}") }
 
     /** Return the array of texts of a key, at most [most], or an empty one if the key is missing. */
     fun texts(key: String, most: Int): List<String> {
-        val texts = list(key, emptyList()) { it, at -> (it as? JsonString)?.value ?: throw Malformed("$at: expected str, got ${it.kind}") }
+        val texts = list(key, emptyList()) { it, at -> (it as? JsonString)?.value ?: throw MalformedException("$at: expected str, got ${it.kind}") }
         return check(key, texts, "at most $most texts of at most $TEXT_LENGTH characters") {
             it.size <= most && it.all { text -> text.codePointCount(0, text.length) <= TEXT_LENGTH }
         }
@@ -97,12 +97,12 @@ internal class Fields(value: Json, private val path: String) {
      */
     fun digestsOrNull(key: String, most: Int): List<String>? {
         if (isNull(key)) return null
-        val digests = list(key) { it, at -> (it as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$at: expected a SHA-256") }
+        val digests = list(key) { it, at -> (it as? JsonString)?.value?.takeIf(::isDigest) ?: throw MalformedException("$at: expected a SHA-256") }
         return check(key, digests, "at most $most SHA-256") { it.size <= most }
     }
 
     private fun nameOf(value: Json, at: String): String =
-        (value as? JsonString)?.value?.takeIf(::isName) ?: throw Malformed("$at: expected a name")
+        (value as? JsonString)?.value?.takeIf(::isName) ?: throw MalformedException("$at: expected a name")
 
     /**
      * Return the array of counts of a key, at most [most], or null if the key is missing or null.
@@ -110,7 +110,7 @@ internal class Fields(value: Json, private val path: String) {
     fun countsOrNull(key: String, most: Int): List<Long>? {
         if (isNull(key)) return null
         val counts = list(key) { it, at ->
-            integer(at, it).also { count -> if (count !in COUNT) throw Malformed("$at: $count, expected a count") }
+            integer(at, it).also { count -> if (count !in COUNT) throw MalformedException("$at: $count, expected a count") }
         }
         return check(key, counts, "at most $most counts") { it.size <= most }
     }
@@ -129,27 +129,27 @@ internal class Fields(value: Json, private val path: String) {
         fields[key]?.let(convert) ?: default ?: missing(key)
 
     private inline fun <T> check(key: String, value: T, expected: String, allowed: (T) -> Boolean): T {
-        if (!allowed(value)) throw Malformed("$path.$key: ${value.toString().take(80)}, expected $expected")
+        if (!allowed(value)) throw MalformedException("$path.$key: ${value.toString().take(80)}, expected $expected")
         return value
     }
 
     private fun integer(key: String, value: Json): Long {
         if (value !is JsonNumber || !value.isInteger) wrong(key, "int", value)
-        if (value.text.length > 20) throw Malformed("$path.$key: ${value.text.take(80)} is out of range")
-        return BigInteger(value.text).let { if (it.bitLength() < 64) it.toLong() else throw Malformed("$path.$key: $it is out of range") }
+        if (value.text.length > 20) throw MalformedException("$path.$key: ${value.text.take(80)} is out of range")
+        return BigInteger(value.text).let { if (it.bitLength() < 64) it.toLong() else throw MalformedException("$path.$key: $it is out of range") }
     }
 
     private fun number(key: String, value: Json): Double {
         if (value !is JsonNumber) wrong(key, "float", value)
         val number = if (value.text == "-0") 0.0 else value.text.toDouble()
-        if (!number.isFinite()) throw Malformed("$path.$key: number out of range")
+        if (!number.isFinite()) throw MalformedException("$path.$key: number out of range")
         return number
     }
 
-    private fun missing(key: String): Nothing = throw Malformed("$path: field '$key' is missing")
+    private fun missing(key: String): Nothing = throw MalformedException("$path: field '$key' is missing")
 
     private fun wrong(key: String, expected: String, got: Json): Nothing =
-        throw Malformed("$path.$key: expected $expected, got ${got.kind}")
+        throw MalformedException("$path.$key: expected $expected, got ${got.kind}")
 
     companion object {
         const val TEXT_LENGTH = 1000
@@ -159,14 +159,14 @@ internal class Fields(value: Json, private val path: String) {
         /** Return a whole number of at least 0. */
         fun countOf(value: Json, path: String): Long =
             (value as? JsonNumber)?.takeIf { it.isInteger }?.text?.toLongOrNull()?.takeIf { it >= 0 }
-                ?: throw Malformed("$path: expected a count")
+                ?: throw MalformedException("$path: expected a count")
 
         /** Return a list of sizes, each at least 0 and no larger than an array can be. */
         fun sizesOf(value: Json, path: String): List<Int> {
-            val items = (value as? JsonArray)?.items ?: throw Malformed("$path: expected array, got ${value.kind}")
+            val items = (value as? JsonArray)?.items ?: throw MalformedException("$path: expected array, got ${value.kind}")
             return items.map { size ->
                 val number = (size as? JsonNumber)?.takeIf { it.isInteger }?.text?.toIntOrNull()
-                if (number == null || number < 0) throw Malformed("$path: expected a list of sizes")
+                if (number == null || number < 0) throw MalformedException("$path: expected a list of sizes")
                 number
             }
         }

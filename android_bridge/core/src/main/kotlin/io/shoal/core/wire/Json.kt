@@ -1,6 +1,6 @@
 package io.shoal.core.wire
 
-import io.shoal.core.Malformed
+import io.shoal.core.MalformedException
 import java.nio.ByteBuffer
 import java.nio.charset.CharacterCodingException
 import java.nio.charset.CodingErrorAction
@@ -42,14 +42,14 @@ internal object JsonNull : Json {
  * no lone surrogates, no control characters in strings. If a key comes twice, the last value
  * counts. The caller bounds the size. Values nest at most [MAX_DEPTH] deep.
  *
- * @throws Malformed it is anything else; the text says where
+ * @throws MalformedException it is anything else; the text says where
  */
 internal fun parseJson(payload: ByteArray, from: Int = 0, length: Int = payload.size - from): Json {
     val decoder = Charsets.UTF_8.newDecoder().onMalformedInput(CodingErrorAction.REPORT)
     val text = try {
         decoder.decode(ByteBuffer.wrap(payload, from, length)).toString()
     } catch (_: CharacterCodingException) {
-        throw Malformed("JSON of $length bytes: not UTF-8")
+        throw MalformedException("JSON of $length bytes: not UTF-8")
     }
     return JsonReader(text).document()
 }
@@ -212,5 +212,5 @@ private class JsonReader(private val text: String) {
 
     private fun peekOrEnd(): Char = if (at < text.length) text[at] else '\u0000'
 
-    private fun fail(what: String): Nothing = throw Malformed("JSON of ${text.length} characters, at character $at: $what")
+    private fun fail(what: String): Nothing = throw MalformedException("JSON of ${text.length} characters, at character $at: $what")
 }

@@ -2,7 +2,7 @@ package io.shoal.core.wire
 
 import io.shoal.core.DType
 import io.shoal.core.InternalShoalApi
-import io.shoal.core.Malformed
+import io.shoal.core.MalformedException
 
 /** Name, type and shape of a tensor that a message must contain. */
 internal data class TensorLayout(val name: String, val dtype: DType, val shape: List<Int>)
@@ -132,7 +132,7 @@ public data class Manifest(
         /**
          * Parse a manifest.
          *
-         * @throws Malformed it is not a manifest
+         * @throws MalformedException it is not a manifest
          */
         fun parse(payload: ByteArray): Manifest {
             val f = Fields(parseJson(payload), "manifest")
@@ -147,7 +147,7 @@ public data class Manifest(
                 hyper = f.doubles("hyper"),
                 tensors = f.list("tensors") { it, path -> tensor(Fields(it, path)) },
                 graphs = f.map("graphs") { it, path -> graph(Fields(it, path)) },
-                files = f.map("files") { it, path -> string(it, path).also { if (!isDigest(it)) throw Malformed("$path: no SHA-256") } },
+                files = f.map("files") { it, path -> string(it, path).also { if (!isDigest(it)) throw MalformedException("$path: no SHA-256") } },
                 columns = f.map("columns", emptyMap(), Fields::sizesOf),
                 random = f.map("random", emptyMap(), Fields::sizesOf),
                 task = f.oneOf("task", Tasks.ALL, Tasks.CLASSIFICATION),
@@ -176,7 +176,7 @@ public data class Manifest(
             outputs = f.strings("outputs"),
             responses = f.list("responses", emptyList()) { it, path ->
                 val pair = (it as? JsonArray)?.items.orEmpty()
-                if (pair.size != 2) throw Malformed("$path: expected [name, shape]")
+                if (pair.size != 2) throw MalformedException("$path: expected [name, shape]")
                 string(pair[0], path) to Fields.sizesOf(pair[1], path)
             },
             programs = f.map("programs", emptyMap()) { it, path -> program(Fields(it, path)) },
@@ -191,6 +191,6 @@ public data class Manifest(
         )
 
         private fun string(value: Json, path: String) =
-            (value as? JsonString)?.value ?: throw Malformed("$path: expected str, got ${value.kind}")
+            (value as? JsonString)?.value ?: throw MalformedException("$path: expected str, got ${value.kind}")
     }
 }

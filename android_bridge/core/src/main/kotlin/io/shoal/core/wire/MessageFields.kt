@@ -1,6 +1,6 @@
 package io.shoal.core.wire
 
-import io.shoal.core.Malformed
+import io.shoal.core.MalformedException
 
 /** Return the fields of a message for the wire, in the order of `wire/messages.py`. */
 internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String, Any?>("type" to message.type) + when (message) {
@@ -271,13 +271,13 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         paused = f.text("paused", ""),
     )
     "voucher" -> Voucher(f.name("fleet"), f.digest("key"), f.double("not_after_s"))
-    else -> throw Malformed("message: unknown type '${type.take(80)}'")
+    else -> throw MalformedException("message: unknown type '${type.take(80)}'")
 }
 
 /** Parse the identity of a plan, whatever else the plan has. */
 internal fun planHeadOf(f: Fields): PlanHead {
     val type = f.string("type")
-    if (type != "plan") throw Malformed("plan of type ${type.take(80)}")
+    if (type != "plan") throw MalformedException("plan of type ${type.take(80)}")
     return PlanHead(f.name("device_id"), f.name("run_id"), f.count("epoch"), f.positive("round"), f.count("attempt"))
 }
 
@@ -300,20 +300,20 @@ private val INDEXES = 0L until MOST_PIECES
 
 private fun piecesOf(f: Fields): Pieces {
     val type = f.string("type", "pieces")
-    if (type != "pieces") throw Malformed("pieces of type $type")
+    if (type != "pieces") throw MalformedException("pieces of type $type")
     val pieces = f.list("pieces") { value, path ->
-        (value as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$path: expected a SHA-256")
+        (value as? JsonString)?.value?.takeIf(::isDigest) ?: throw MalformedException("$path: expected a SHA-256")
     }
     checkCount(pieces.size, 1)
     return Pieces(f.digest("digest"), f.positive("num_bytes"), f.int("piece_bytes", (1L shl 10)..(1L shl 22)), pieces)
 }
 
 private fun checkCount(count: Int, least: Int) {
-    if (count !in least..MOST_PIECES) throw Malformed("$count pieces: expected $least to $MOST_PIECES")
+    if (count !in least..MOST_PIECES) throw MalformedException("$count pieces: expected $least to $MOST_PIECES")
 }
 
 private fun indexOf(value: Json, path: String): Int =
-    Fields.countOf(value, path).takeIf { it in INDEXES }?.toInt() ?: throw Malformed("$path: expected a piece")
+    Fields.countOf(value, path).takeIf { it in INDEXES }?.toInt() ?: throw MalformedException("$path: expected a piece")
 
 internal fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double("loss_sum", 0.0), f.count("num_correct", 0))
 

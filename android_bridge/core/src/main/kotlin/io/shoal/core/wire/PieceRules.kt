@@ -1,7 +1,7 @@
 package io.shoal.core.wire
 
-import io.shoal.core.LimitExceeded
-import io.shoal.core.Malformed
+import io.shoal.core.LimitExceededException
+import io.shoal.core.MalformedException
 import java.security.MessageDigest
 
 /** Size of the largest blob that is sent whole. */
@@ -44,14 +44,14 @@ internal fun Pieces.size(index: Int): Int = minOf(pieceBytes, numBytes - offset(
 /**
  * Return the list of the pieces of a blob that is [read] piece by piece.
  *
- * @throws LimitExceeded its pieces, or the list of them, would be larger than [limit]
+ * @throws LimitExceededException its pieces, or the list of them, would be larger than [limit]
  */
 internal fun cut(numBytes: Long, limit: PacketLimit = PacketLimit.MQTT, read: (Long, Int) -> ByteArray): Pieces {
     var wanted = PIECE_BYTES.toLong()
     while (wanted * MOST_PIECES < numBytes) wanted *= 2
     val size = minOf(wanted, limit.payloadBytes.toLong(), MOST_PIECE_BYTES.toLong()).toInt()
     val most = size.toLong() * minOf(MOST_PIECES, (limit.payloadBytes - BESIDE_BYTES) / LIST_BYTES)
-    if (numBytes > most) throw LimitExceeded("${limit.origin}, so at most $most bytes can be sent in pieces, and a payload has $numBytes")
+    if (numBytes > most) throw LimitExceededException("${limit.origin}, so at most $most bytes can be sent in pieces, and a payload has $numBytes")
     val whole = MessageDigest.getInstance("SHA-256")
     val digests = (0 until numBytes step size.toLong()).map { offset ->
         val piece = read(offset, minOf(size.toLong(), numBytes - offset).toInt())
@@ -64,12 +64,12 @@ internal fun cut(numBytes: Long, limit: PacketLimit = PacketLimit.MQTT, read: (L
 /**
  * Check a list of pieces and return it.
  *
- * @throws LimitExceeded together they have more than [mostBytes]
- * @throws Malformed their number does not match their size
+ * @throws LimitExceededException together they have more than [mostBytes]
+ * @throws MalformedException their number does not match their size
  */
 internal fun checkPieces(pieces: Pieces, mostBytes: Int): Pieces {
-    if (pieces.numBytes > mostBytes) throw LimitExceeded("payload of ${pieces.numBytes} bytes in pieces: at most $mostBytes are accepted")
+    if (pieces.numBytes > mostBytes) throw LimitExceededException("payload of ${pieces.numBytes} bytes in pieces: at most $mostBytes are accepted")
     val expected = (pieces.numBytes + pieces.pieceBytes - 1) / pieces.pieceBytes
-    if (pieces.pieces.size.toLong() != expected) throw Malformed("payload of ${pieces.numBytes} bytes: expected $expected pieces, got ${pieces.pieces.size}")
+    if (pieces.pieces.size.toLong() != expected) throw MalformedException("payload of ${pieces.numBytes} bytes: expected $expected pieces, got ${pieces.pieces.size}")
     return pieces
 }

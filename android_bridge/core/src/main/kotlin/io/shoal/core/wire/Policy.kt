@@ -2,7 +2,7 @@ package io.shoal.core.wire
 
 import io.shoal.core.ConfigException
 import io.shoal.core.InternalShoalApi
-import io.shoal.core.Malformed
+import io.shoal.core.MalformedException
 
 /**
  * Policy of a device's owner (`wire/SPEC.md`, 'Policy'). Null means no restriction.
@@ -67,7 +67,7 @@ public data class Policy(
          */
         public fun parse(json: String): Policy = try {
             policyOf(Fields(parseJson(json.toByteArray()), "policy"))
-        } catch (error: Malformed) {
+        } catch (error: MalformedException) {
             throw ConfigException("policy: ${error.message}", error)
         }
     }
@@ -95,7 +95,7 @@ internal fun fieldsOf(policy: Policy): Map<String, Any?> {
 /**
  * Parse a policy.
  *
- * @throws Malformed it is not a policy
+ * @throws MalformedException it is not a policy
  */
 internal fun policyOf(f: Fields): Policy = Policy(
     verbs = f.namesOrNull("verbs"),

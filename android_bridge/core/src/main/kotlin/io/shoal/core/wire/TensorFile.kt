@@ -2,11 +2,11 @@ package io.shoal.core.wire
 
 import io.shoal.core.DType
 import io.shoal.core.InternalShoalApi
-import io.shoal.core.LimitExceeded
-import io.shoal.core.Malformed
+import io.shoal.core.LimitExceededException
+import io.shoal.core.MalformedException
 import io.shoal.core.Tensor
 import io.shoal.core.Tensors
-import io.shoal.core.WrongLayout
+import io.shoal.core.WrongLayoutException
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
@@ -71,26 +71,26 @@ public fun encodeTensors(tensors: Tensors, message: String = ""): ByteArray {
  * Parse the output of [encodeTensors]. The whole header is checked before memory for a tensor is
  * taken.
  *
- * @throws LimitExceeded it is larger, or has more or longer tensors, than [limits] allow
- * @throws Malformed it is not a safetensors file, or has a type that the protocol does not have
+ * @throws LimitExceededException it is larger, or has more or longer tensors, than [limits] allow
+ * @throws MalformedException it is not a safetensors file, or has a type that the protocol does not have
  */
 @InternalShoalApi
 public fun decodeTensors(payload: ByteArray, limits: Limits = Limits.PROTOCOL): TensorFile {
     if (payload.size > limits.totalBytes) {
-        throw LimitExceeded("tensor file of ${payload.size} bytes: at most ${limits.totalBytes} are accepted")
+        throw LimitExceededException("tensor file of ${payload.size} bytes: at most ${limits.totalBytes} are accepted")
     }
-    if (payload.size < 8) throw Malformed("tensor file of ${payload.size} bytes: expected at least the 8 bytes of the header's length")
+    if (payload.size < 8) throw MalformedException("tensor file of ${payload.size} bytes: expected at least the 8 bytes of the header's length")
     val length = ByteBuffer.wrap(payload).order(ByteOrder.LITTLE_ENDIAN).getLong(0)
     if (length < 0 || length > limits.headerBytes) {
-        throw LimitExceeded("tensor file with a header of ${length.toULong()} bytes: at most ${limits.headerBytes} are accepted")
+        throw LimitExceededException("tensor file with a header of ${length.toULong()} bytes: at most ${limits.headerBytes} are accepted")
     }
-    if (length > payload.size - 8) throw Malformed("tensor file of ${payload.size} bytes: cut off; its header alone has $length bytes")
-    if (length == 0L || payload[8] != '{'.code.toByte()) throw Malformed("tensor file: its header is not a JSON object")
+    if (length > payload.size - 8) throw MalformedException("tensor file of ${payload.size} bytes: cut off; its header alone has $length bytes")
+    if (length == 0L || payload[8] != '{'.code.toByte()) throw MalformedException("tensor file: its header is not a JSON object")
     val header = parseJson(payload, 8, length.toInt()) as JsonObject
     val message = messageIn(header.fields[METADATA])
     val entries = header.fields - METADATA
     if (entries.size > limits.numTensors) {
-        throw LimitExceeded("tensor file with ${entries.size} tensors: at most ${limits.numTensors} are accepted")
+        throw LimitExceededException("tensor file with ${entries.size} tensors: at most ${limits.numTensors} are accepted")
     }
     val data = 8 + length.toInt()
     val places = entries.map { (name, entry) -> placeOf(name, entry, payload.size - data, limits) }
@@ -101,15 +101,15 @@ public fun decodeTensors(payload: ByteArray, limits: Limits = Limits.PROTOCOL): 
 /**
  * Check that names, types and shapes are those [expected].
  *
- * @throws WrongLayout there is a difference; the text has the first one, and [origin]
+ * @throws WrongLayoutException there is a difference; the text has the first one, and [origin]
  */
 internal fun checkLayout(tensors: Tensors, expected: List<TensorLayout>, origin: String) {
     val wanted = expected.associateBy { it.name }
     for (name in (wanted.keys + tensors.keys).sorted()) {
-        val got = tensors[name] ?: throw WrongLayout("$origin: tensor '$name' is missing")
-        val layout = wanted[name] ?: throw WrongLayout("$origin: tensor '${name.take(80)}' was not expected")
+        val got = tensors[name] ?: throw WrongLayoutException("$origin: tensor '$name' is missing")
+        val layout = wanted[name] ?: throw WrongLayoutException("$origin: tensor '${name.take(80)}' was not expected")
         if (got.dtype != layout.dtype || got.shape != layout.shape) {
-            throw WrongLayout("$origin: tensor '$name' is $got, expected ${layout.dtype}${layout.shape}")
+            throw WrongLayoutException("$origin: tensor '$name' is $got, expected ${layout.dtype}${layout.shape}")
         }
     }
 }
@@ -126,7 +126,7 @@ private class Place(val name: String, val dtype: DType, val shape: List<Int>, va
 private fun messageIn(metadata: Json?): String {
     if (metadata == null || metadata === JsonNull) return ""
     val values = (metadata as? JsonObject)?.fields?.mapValues { (_, value) -> (value as? JsonString)?.value }
-    if (values == null || null in values.values) throw Malformed("tensor file: its metadata is not an object of strings")
+    if (values == null || null in values.values) throw MalformedException("tensor file: its metadata is not an object of strings")
     return values[MESSAGE_KEY].orEmpty()
 }
 
@@ -136,11 +136,11 @@ private fun placeOf(name: String, entry: Json, dataBytes: Int, limits: Limits): 
     val dtype = f.oneOf("dtype", DType.entries.map { it.fileName }).let { name -> DType.entries.first { it.fileName == name } }
     val shape = f.sizes("shape")
     val offsets = f.sizes("data_offsets")
-    if (shape.size > limits.numDims) throw LimitExceeded("$what has ${shape.size} dimensions: at most ${limits.numDims} are accepted")
+    if (shape.size > limits.numDims) throw LimitExceededException("$what has ${shape.size} dimensions: at most ${limits.numDims} are accepted")
     val bytes = Tensor.numBytes(dtype, shape)
-    if (bytes > dataBytes) throw Malformed("$what of shape $shape: the file has only $dataBytes bytes of data")
+    if (bytes > dataBytes) throw MalformedException("$what of shape $shape: the file has only $dataBytes bytes of data")
     if (offsets.size != 2 || offsets[1].toLong() - offsets[0] != bytes) {
-        throw Malformed("$what of shape $shape: data_offsets must be two numbers, $bytes apart, got $offsets")
+        throw MalformedException("$what of shape $shape: data_offsets must be two numbers, $bytes apart, got $offsets")
     }
     return Place(name, dtype, shape, offsets[0], offsets[1])
 }
@@ -148,10 +148,10 @@ private fun placeOf(name: String, entry: Json, dataBytes: Int, limits: Limits): 
 private fun checkGapless(places: List<Place>, dataBytes: Int) {
     var end = 0
     for (place in places.sortedWith(compareBy({ it.start }, { it.end }))) {
-        if (place.start != end) throw Malformed("tensor '${place.name.take(80)}': its data begin at ${place.start}, expected $end")
+        if (place.start != end) throw MalformedException("tensor '${place.name.take(80)}': its data begin at ${place.start}, expected $end")
         end = place.end
     }
-    if (end != dataBytes) throw Malformed("tensor file: $dataBytes bytes of data, of which its tensors use $end")
+    if (end != dataBytes) throw MalformedException("tensor file: $dataBytes bytes of data, of which its tensors use $end")
 }
 
 /**

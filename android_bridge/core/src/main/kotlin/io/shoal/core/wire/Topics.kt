@@ -1,7 +1,7 @@
 package io.shoal.core.wire
 
 import io.shoal.core.ConfigException
-import io.shoal.core.UnknownTopic
+import io.shoal.core.UnknownTopicException
 
 /**
  * Meaning of a topic: its [kind], and its device id (device topics) or blob digest (blob topics).
@@ -42,7 +42,7 @@ internal class Topics(fleet: String) {
     /**
      * Parse a topic.
      *
-     * @throws UnknownTopic it is not one of this fleet
+     * @throws UnknownTopicException it is not one of this fleet
      */
     fun parse(topic: String): Address {
         val parts = if (topic.startsWith("$root/")) topic.substring(root.length + 1).split('/') else emptyList()
@@ -50,7 +50,7 @@ internal class Topics(fleet: String) {
             parts == listOf("aggregator") -> Address("aggregator")
             parts.size == 2 && parts[0] == "blob" && isDigest(parts[1]) -> Address("blob", digest = parts[1])
             parts.size == 3 && parts[0] == "device" && parts[2] in KINDS && isName(parts[1]) -> Address(parts[2], deviceId = parts[1])
-            else -> throw UnknownTopic("topic '${topic.take(200)}': expected $root/(aggregator | blob/SHA256 | device/ID/KIND)")
+            else -> throw UnknownTopicException("topic '${topic.take(200)}': expected $root/(aggregator | blob/SHA256 | device/ID/KIND)")
         }
     }
 

@@ -1,6 +1,6 @@
 package io.shoal.core.wire
 
-import io.shoal.core.Malformed
+import io.shoal.core.MalformedException
 
 /** Return the fields of a verb within a plan; see [messageOf]. */
 internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>("type" to verb.type) + when (verb) {
@@ -53,9 +53,9 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
     )
     "choose" -> {
         val models = f.list("models") { it, at ->
-            (it as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$at: expected a SHA-256")
+            (it as? JsonString)?.value?.takeIf(::isDigest) ?: throw MalformedException("$at: expected a SHA-256")
         }
-        if (models.size !in 1..64) throw Malformed("$path.models: ${models.size} models, expected 1 to 64")
+        if (models.size !in 1..64) throw MalformedException("$path.models: ${models.size} models, expected 1 to 64")
         Choose(models, f.name("graph", "evaluate"))
     }
     "annotate" -> Annotate(f.name("graph"), f.name("column"))
@@ -65,5 +65,5 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
         clipNorm = f.double("clip_norm", expected = "above 0") { it > 0 },
         noiseStd = f.double("noise_std", 0.0, "at least 0") { it >= 0 },
     )
-    else -> throw Malformed("$path: unknown verb '${type.take(80)}'")
+    else -> throw MalformedException("$path: unknown verb '${type.take(80)}'")
 }

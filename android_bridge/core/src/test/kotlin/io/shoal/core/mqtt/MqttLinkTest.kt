@@ -3,7 +3,7 @@ package io.shoal.core.mqtt
 import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
 import io.shoal.core.Delivery
-import io.shoal.core.LimitExceeded
+import io.shoal.core.LimitExceededException
 import io.shoal.core.LinkDown
 import io.shoal.core.LinkEvent
 import io.shoal.core.LinkException
@@ -90,7 +90,7 @@ class MqttLinkTest {
         val payload = ByteArray(48 * 1024 * 1024).also { Random(1).nextBytes(it) }
         sender.publish("big", payload)
         assertContentEquals(payload, await<Delivery>(receiver).payload)
-        assertFailsWith<LimitExceeded> { sender.publish("big", ByteArray(MAX_PAYLOAD + 1)) }
+        assertFailsWith<LimitExceededException> { sender.publish("big", ByteArray(MAX_PAYLOAD + 1)) }
     }
 
     @Test

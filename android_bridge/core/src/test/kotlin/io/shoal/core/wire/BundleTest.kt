@@ -2,9 +2,9 @@ package io.shoal.core.wire
 
 import io.shoal.core.BundleException
 import io.shoal.core.Fixture
-import io.shoal.core.LimitExceeded
-import io.shoal.core.StaleBundle
-import io.shoal.core.TamperedBundle
+import io.shoal.core.LimitExceededException
+import io.shoal.core.StaleBundleException
+import io.shoal.core.TamperedBundleException
 import io.shoal.core.Tensors
 import io.shoal.core.WireException
 import java.io.ByteArrayOutputStream
@@ -46,27 +46,27 @@ class BundleTest {
         for (shape in listOf("[4096, 4097]", "[2147483647, 2147483647, 2147483647]")) {
             val files = rewritten(Fixture.bundle.initial - "slot/m") { it.replaceFirst(Regex("(\"m\",.*?\"shape\": )\\[.*?]", RegexOption.DOT_MATCHES_ALL), "$1$shape") }
             val bundle = Bundle.unpack(zip(files))
-            val error = assertFailsWith<LimitExceeded> { bundle.initial }
+            val error = assertFailsWith<LimitExceededException> { bundle.initial }
             assertTrue("start at zero" in error.message!!)
         }
     }
 
     @Test
     fun `a bundle by another key is refused`() {
-        assertFailsWith<TamperedBundle> { Bundle.unpack(Fixture.payload, Fixture.otherKeys) }
+        assertFailsWith<TamperedBundleException> { Bundle.unpack(Fixture.payload, Fixture.otherKeys) }
     }
 
     @Test
     fun `what does not fit the manifest is refused`() {
         val files = files()
         Bundle.unpack(zip(files))
-        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files - "manifest.sig"), Fixture.keys) }
-        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files + ("step.onnx" to ByteArray(3)))) }
-        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files + ("more" to ByteArray(3)))) }
-        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files - "step.onnx")) }
+        assertFailsWith<TamperedBundleException> { Bundle.unpack(zip(files - "manifest.sig"), Fixture.keys) }
+        assertFailsWith<TamperedBundleException> { Bundle.unpack(zip(files + ("step.onnx" to ByteArray(3)))) }
+        assertFailsWith<TamperedBundleException> { Bundle.unpack(zip(files + ("more" to ByteArray(3)))) }
+        assertFailsWith<TamperedBundleException> { Bundle.unpack(zip(files - "step.onnx")) }
         assertFailsWith<BundleException> { Bundle.unpack(zip(files - "manifest.json")) }
         val changed = files.getValue("manifest.json").decodeToString().replace("\"version\": 3", "\"version\": 4").toByteArray()
-        assertFailsWith<TamperedBundle> { Bundle.unpack(zip(files + ("manifest.json" to changed)), Fixture.keys) }
+        assertFailsWith<TamperedBundleException> { Bundle.unpack(zip(files + ("manifest.json" to changed)), Fixture.keys) }
         assertFailsWith<BundleException> { Bundle.unpack(zip(files + ("manifest.json" to "{}".toByteArray()))) }
     }
 
@@ -89,7 +89,7 @@ class BundleTest {
     fun `an older version is refused`() {
         val manifest = Fixture.bundle.manifest
         Bundle.checkVersion(manifest, mapOf("fake" to 3, "other" to 9))
-        assertFailsWith<StaleBundle> { Bundle.checkVersion(manifest, mapOf("fake" to 4)) }
+        assertFailsWith<StaleBundleException> { Bundle.checkVersion(manifest, mapOf("fake" to 4)) }
     }
 
     @Test
@@ -114,7 +114,7 @@ class BundleTest {
         assertEquals(2, PublicKey.parse(pem).size)
         assertEquals(2, PublicKey.parse("text before\n" + pem.replace("\n", "\r\n")).size)
         Bundle.unpack(Fixture.payload, Fixture.keys.drop(1))
-        assertFailsWith<TamperedBundle> { Bundle.unpack(Fixture.payload, Fixture.keys.take(1)) }
+        assertFailsWith<TamperedBundleException> { Bundle.unpack(Fixture.payload, Fixture.keys.take(1)) }
         val other = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
         assertFailsWith<BundleException> { PublicKey.parse(pem + other) }
     }

@@ -1,7 +1,7 @@
 package io.shoal.core.wire
 
-import io.shoal.core.LimitExceeded
-import io.shoal.core.Malformed
+import io.shoal.core.LimitExceededException
+import io.shoal.core.MalformedException
 import io.shoal.core.fromPython
 import org.junit.jupiter.params.ParameterizedTest
 import org.junit.jupiter.params.provider.ValueSource
@@ -21,7 +21,7 @@ class JsonTest {
         ],
     )
     fun `what is not JSON is refused`(text: String) {
-        assertFailsWith<Malformed> { parse(text) }
+        assertFailsWith<MalformedException> { parse(text) }
     }
 
     @Test
@@ -34,14 +34,14 @@ class JsonTest {
 
     @Test
     fun `bytes that are not UTF-8 are refused`() {
-        assertFailsWith<Malformed> { parseJson(byteArrayOf('"'.code.toByte(), -1, '"'.code.toByte())) }
+        assertFailsWith<MalformedException> { parseJson(byteArrayOf('"'.code.toByte(), -1, '"'.code.toByte())) }
     }
 
     @Test
     fun `depth is bounded`() {
         parse("[".repeat(MAX_DEPTH) + "]".repeat(MAX_DEPTH))
-        assertFailsWith<Malformed> { parse("[".repeat(MAX_DEPTH + 2) + "]".repeat(MAX_DEPTH + 2)) }
-        assertFailsWith<Malformed> { parse("[".repeat(60_000)) }
+        assertFailsWith<MalformedException> { parse("[".repeat(MAX_DEPTH + 2) + "]".repeat(MAX_DEPTH + 2)) }
+        assertFailsWith<MalformedException> { parse("[".repeat(60_000)) }
     }
 
     @Test
@@ -72,6 +72,6 @@ class JsonTest {
 
     @Test
     fun `a long message is refused before it is parsed`() {
-        assertFailsWith<LimitExceeded> { decodeAny(ByteArray(MESSAGE_BYTES + 1)) }
+        assertFailsWith<LimitExceededException> { decodeAny(ByteArray(MESSAGE_BYTES + 1)) }
     }
 }

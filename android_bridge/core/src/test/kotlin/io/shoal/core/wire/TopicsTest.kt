@@ -1,7 +1,7 @@
 package io.shoal.core.wire
 
 import io.shoal.core.ConfigException
-import io.shoal.core.UnknownTopic
+import io.shoal.core.UnknownTopicException
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -25,7 +25,7 @@ class TopicsTest {
             "", "shoal/1/f", "shoal/1/f/", "shoal/1/g/aggregator", "shoal/2/f/aggregator", "x/shoal/1/f/aggregator", "shoal/1/f/blob/xyz",
             "shoal/1/f/device/d/other", "shoal/1/f/device//plan", "shoal/1/f/device/d/plan/x", "shoal/1/f/device/a b/plan",
         )
-        for (topic in others) assertFailsWith<UnknownTopic>(topic) { topics.parse(topic) }
+        for (topic in others) assertFailsWith<UnknownTopicException>(topic) { topics.parse(topic) }
     }
 
     @Test

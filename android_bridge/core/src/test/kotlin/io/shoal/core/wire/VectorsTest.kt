@@ -1,8 +1,8 @@
 package io.shoal.core.wire
 
-import io.shoal.core.Malformed
+import io.shoal.core.MalformedException
 import io.shoal.core.Tensor
-import io.shoal.core.Untrusted
+import io.shoal.core.UntrustedException
 import io.shoal.core.WireException
 import io.shoal.core.brokenRule
 import io.shoal.core.fromPython
@@ -58,7 +58,7 @@ class VectorsTest {
     fun `a voucher is looked at again when its time is over`() {
         val verifier = Verifier("default", PublicKey.parse(File(signed, "TRUST.pem").readText()))
         open(verifier, File(signed, "good-plan"))
-        val error = assertFailsWith<Untrusted> { open(verifier, File(signed, "good-plan"), 1826841600.0 + 10) }
+        val error = assertFailsWith<UntrustedException> { open(verifier, File(signed, "good-plan"), 1826841600.0 + 10) }
         assertTrue("ended 10 s ago" in error.message!!)
     }
 
@@ -66,7 +66,7 @@ class VectorsTest {
     fun `who trusts no key takes the first line`() {
         val plan = open(Verifier("default", emptyList()), File(signed, "good-plan"))
         assertEquals(plan, open(Verifier("default", emptyList()), File(signed, "bad-unsigned")))
-        assertFailsWith<Malformed> { open(Verifier("default", emptyList()), File(signed, "bad-two-lines")) }
+        assertFailsWith<MalformedException> { open(Verifier("default", emptyList()), File(signed, "bad-two-lines")) }
     }
 
     private fun open(verifier: Verifier, file: File, nowS: Double = 1795305612.0): Message = verifier.open(file.readBytes(), nowS)
