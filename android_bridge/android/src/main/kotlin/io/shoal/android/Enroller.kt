@@ -87,12 +87,9 @@ internal class Enroller(
             }
             if (problem is Waiting) return problem
         }
-        val pendingToken = files.pendingToken ?: return Blocked(Blocked.Reason.CERTIFICATE, lost(credentials))
+        val pendingToken = files.pendingToken ?: return if (credentials == null) Waiting(Waiting.Reason.ENROLMENT) else LOST
         return pendingToken.refusal ?: enrol(service, key, settings, pendingToken.token)
     }
-
-    private fun lost(credentials: PhoneCredentials?) =
-        if (credentials == null) "there is no token" else "the certificate has expired, or its key is gone: the phone needs another token"
 
     private fun enrol(service: EnrolmentDesk, key: DeviceKey, settings: ShoalSettings, token: String): FleetState? {
         val issued = try {
@@ -148,6 +145,8 @@ internal class Enroller(
         CertificateFactory.getInstance("X.509").generateCertificate(ByteArrayInputStream(pem.toByteArray())) as X509Certificate
 
     private companion object {
+        val LOST = Blocked(Blocked.Reason.CERTIFICATE, "the certificate has expired, or its key is gone: the phone needs another token")
+
         /** Reasons by the service's reason (`wire/SPEC.md`, "Enrolment"). */
         val REASONS = mapOf(
             "token" to Blocked.Reason.TOKEN_UNKNOWN,

@@ -484,9 +484,9 @@ public class Fleet internal constructor(
         }
         platform.schedule(settings)
         if (settings.service == null || home.enrolment.credentials != null) return
-        val refusal = home.enrolment.pendingToken?.refusal
-        states.set(refusal ?: FleetState.Waiting(FleetState.Waiting.Reason.ENROLMENT))
-        if (refusal == null) platform.scheduleEnrolment()
+        val pending = home.enrolment.pendingToken
+        states.set(pending?.refusal ?: FleetState.Waiting(FleetState.Waiting.Reason.ENROLMENT))
+        if (pending != null && pending.refusal == null) platform.scheduleEnrolment()
     }
 
     /**

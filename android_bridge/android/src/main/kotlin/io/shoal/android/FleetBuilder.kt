@@ -63,12 +63,15 @@ public class FleetBuilder internal constructor(private val fleet: String) {
      * network. The service tells the broker's address. Without [trust] it also tells the root keys;
      * with [trust], it must know one of those.
      *
+     * @param token null before the app has one, and once the phone is enrolled. The library stores
+     *   it: a later start of the app need not set it again
      * @throws ConfigException it is no such address, or not a token
      */
+    @JvmOverloads
     @Throws(ConfigException::class)
-    public fun enrol(service: String, token: String): FleetBuilder = apply {
+    public fun enrol(service: String, token: String? = null): FleetBuilder = apply {
         Enrolment(service)
-        this.token = EnrolmentToken.parse(token).text
+        this.token = token?.let { EnrolmentToken.parse(it).text }
         this.service = service
     }
 

@@ -29,7 +29,7 @@ public sealed class FleetState {
             /** Nobody has unlocked the phone since it started, so its files cannot be read. */
             UNLOCK,
 
-            /** The phone is not enrolled yet. */
+            /** The phone is not enrolled yet; without a token it waits for [FleetBuilder.enrol] with one. */
             ENROLMENT,
 
             /** An operator of the fleet has to approve the phone. */

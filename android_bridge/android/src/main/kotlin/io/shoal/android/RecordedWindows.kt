@@ -10,7 +10,7 @@ import java.io.File
 
 /**
  * Windows of the fleet's model. They must be those of the bundle (`shoal export inspect` shows
- * them), or the phone declines its plans.
+ * them), or the phone declines its plans. In Java, the last parameters may be left out.
  *
  * @param classes names of the classes, in the bundle's order
  * @param length number of samples in a window

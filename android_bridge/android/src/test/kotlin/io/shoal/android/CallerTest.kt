@@ -190,7 +190,7 @@ class CallerTest {
     fun `null from Java is refused where it means nothing`() {
         val fleet = fleet().also { it.configure(settings()) }
         val builder = FleetBuilder("f")
-        val nullable = setOf("broker(1)", "login(1)", "model(1)", "recorder(0)")
+        val nullable = setOf("broker(1)", "enrol(1)", "login(1)", "model(1)", "recorder(0)")
         val objects = listOf(builder, fleet, fleet.consent, fleet.labels, PolicyBuilder(), Prediction.Classes(listOf("a"), Tensor.scalar(1f)))
         val checked = objects.sumOf { target -> methods(target.javaClass).sumOf { method -> nulls(target, method, nullable) } }
         assertTrue(checked > 20, "$checked parameters")

@@ -36,7 +36,7 @@ class EnrolTest {
     private val tokens = List(2, ::tokenOf)
 
     /** Return the fleet of a process that has just started, with consent. */
-    private fun started(token: String = tokens[0], desk: EnrolmentDesk = this.desk, name: String = "f", more: FleetBuilder.() -> Unit = {}): Fleet {
+    private fun started(token: String? = tokens[0], desk: EnrolmentDesk = this.desk, name: String = "f", more: FleetBuilder.() -> Unit = {}): Fleet {
         platform = FakePlatform(keys, desk)
         val builder = FleetBuilder(name).enrol("https://service:8443", token).windows(HomeTest.Source::class.java).apply(more)
         return Fleet(name, Home.of(root, name), platform, { level, line -> log += "$level $line" }).also {
@@ -45,7 +45,7 @@ class EnrolTest {
         }
     }
 
-    private fun agreed(token: String = tokens[0], more: FleetBuilder.() -> Unit = {}): Fleet = started(token, more = more).also {
+    private fun agreed(token: String? = tokens[0], more: FleetBuilder.() -> Unit = {}): Fleet = started(token, more = more).also {
         it.consent.grant("terms-1")
         platform.write()
     }
@@ -214,6 +214,21 @@ class EnrolTest {
             fleet.consent.grant("terms-1")
             platform.write()
         }
+    }
+
+    @Test
+    fun `a phone without a token waits for one, and later starts need not bring it again`() {
+        val first = agreed(null)
+        assertEquals(listOf("jobs"), platform.requests.toList())
+        assertEquals(listOf("waiting ENROLMENT", "waiting ENROLMENT"), listOf(first.enrol().toString(), first.state.toString()))
+        started()
+        assertEquals(listOf("jobs", "enrolment"), platform.requests.toList())
+        val killed = started(null)
+        assertEquals(listOf("jobs", "enrolment"), platform.requests.toList(), "the token waits on disk")
+        assertNull(killed.enrol())
+        assertNull(started(null).enrol())
+        assertEquals(listOf("jobs"), platform.requests.toList())
+        assertEquals(1, desk.requests.size)
     }
 
     @Test
