@@ -73,10 +73,10 @@ public class Consent internal constructor(
     /**
      * Withdraw the owner's consent: training ends before its next batch, and recording at once.
      * When this returns, the record is gone from disk, by renaming or deleting one small file. With
-     * [eraseLocal], recordings are deleted,
-     * and so is everything that the phone has learned from them. The fleet's model stays, so that
-     * predictions go on. A thread of the library deletes them, or the next process if this one ends
-     * before. A job tells the aggregator as soon as there is a network ([isWithdrawalConfirmed]).
+     * [eraseLocal], recordings are deleted, and so is everything that the phone has learned from
+     * them. The fleet's model stays, so that predictions go on. A thread of the library deletes
+     * them, or the next process if this one ends before. A job tells the aggregator as soon as there
+     * is a network ([isWithdrawalConfirmed]).
      */
     @JvmOverloads
     public fun withdraw(eraseLocal: Boolean = false) {

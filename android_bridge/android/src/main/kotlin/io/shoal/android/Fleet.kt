@@ -288,11 +288,11 @@ public class Fleet internal constructor(
 
     /**
      * Leave the fleet without telling the aggregator; call [Consent.withdraw] before to tell it. It
-     * renames one small file before it returns. A running job ends. Then consent, jobs, session, private tensors, models and the phone's key
-     * are deleted, and recordings only with [eraseRecordings]. A thread of the library does this,
-     * and completes the result: true if all of it is gone, false if the key could not be deleted.
-     * Do not wait for the result on the main thread. If the process ends before, the files stay,
-     * without consent: call this again.
+     * renames one small file before it returns. A running job ends. Then consent, jobs, session,
+     * private tensors, models and the phone's key are deleted, and recordings only with
+     * [eraseRecordings]. A thread of the library does this, and completes the result: true if all of
+     * it is gone, false if the key could not be deleted. Do not wait for the result on the main
+     * thread. If the process ends before, the files stay, without consent: call this again.
      */
     @JvmOverloads
     public fun leave(eraseRecordings: Boolean = false): CompletableFuture<Boolean> {

@@ -9,6 +9,8 @@ import io.shoal.core.Tensor
 import io.shoal.core.windowsOf
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import java.nio.file.Files
+import java.nio.file.Path
 import java.util.Random
 import kotlin.test.Test
 import kotlin.test.assertContentEquals
@@ -232,6 +234,16 @@ class RecordingFolderTest {
         assertEquals(emptyList(), home.recordings.list()!!.toList())
         recordings.add(samples, "up", 6_000)
         assertEquals(listOf(6_000L), listed().map { it[0] }, "the next one begins as ever")
+    }
+
+    @Test
+    fun `a job reads past a recording that is deleted meanwhile, and not past a damaged one`() {
+        val recordings = RecordingFolder(folder)
+        recordings.add(Tensor.of(FloatArray(30), listOf(10, 3)), "up", 1_000)
+        Files.createSymbolicLink(File(folder, "recording-000002-2000.csv").toPath(), Path.of("gone"))
+        assertEquals(1, recordings.read(channels, classes).size)
+        File(folder, "recording-000003-3000.csv").writeText("label,a,b,c\nup,1,2\n")
+        assertFailsWith<DataException> { recordings.read(channels, classes) }
     }
 
     @Test
