@@ -244,13 +244,13 @@ def public_declarations(target: Path) -> tuple[str, ...]:
     return (f"-Xplugin={plugin}", *options)
 
 
-def written_vectors() -> Path:
-    """Write what the tests compare with Python, and return its folder.
+def written_vectors(module: Module) -> Path:
+    """Write what a module's tests compare with Python, and return its folder.
 
     Raises:
         Unavailable: this Python lacks a package.
     """
-    folder = OUT / "vectors"
+    folder = OUT / f"{module.name}-vectors"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     code = (
@@ -291,7 +291,7 @@ def test_command(module: Module, arguments: list[str]) -> list[str]:
     classpath = os.pathsep.join(map(str, [tests, *jars, lib / "kotlin-stdlib.jar", *libraries]))
     vectors = os.environ.get("SHOAL_KOTLIN_TESTS")
     if not vectors and module.name in ("core", "android"):
-        vectors = str(written_vectors())
+        vectors = str(written_vectors(module))
     properties = [
         f"-Dshoal.root={ROOT.parent}",
         f"-Dshoal.tests={vectors or ''}",
