@@ -33,6 +33,7 @@ OTHERS = (
     "edge_client/commands/live.py",
     "edge_client/data/recordings/folders.py",
     "simulation/datasets/doubts.py",
+    "simulation/datasets/owners.py",
     "wire/asyncapi.py",
     "edge_client/storage/files.py",
     "edge_client/storage/state.py",
