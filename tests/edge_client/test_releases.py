@@ -99,11 +99,11 @@ class TestGoingBack:
         device.now_s = AGAIN_S
         device.turn()
         np.testing.assert_array_equal(answer(device), first)
-        said = device.in_use()
-        assert (said.number, said.offered) == (1, 2)
-        assert "went back from model" in said.problem
-        assert "12 held-out windows" in said.problem
-        assert said.model == digest(device.model)
+        report = device.in_use()
+        assert (report.number, report.offered) == (1, 2)
+        assert "went back from model" in report.problem
+        assert "12 held-out windows" in report.problem
+        assert report.model == digest(device.model)
 
     def test_another_look_finds_the_same_also_after_a_restart(self, device: Device) -> None:
         first, _ = self.taken(device)
@@ -125,16 +125,16 @@ class TestGoingBack:
         device.start()
         device.turn()
         np.testing.assert_array_equal(answer(device), second)
-        said = device.in_use()
-        assert (said.number, said.problem) == (2, "")
+        report = device.in_use()
+        assert (report.number, report.problem) == (2, "")
 
     def test_a_release_that_comes_after_is_taken(self, device: Device) -> None:
         self.taken(device)
         device.now_s = AGAIN_S
         device.turn()
         device.release(3, other_model(device, 2.0))
-        said = device.in_use()
-        assert (said.number, said.problem) == (3, "")
+        report = device.in_use()
+        assert (report.number, report.problem) == (3, "")
 
     @pytest.mark.parametrize(
         ("count", "since_s"), [(7, 1.0), (12, -AGAIN_S)], ids=["few", "older than the model"]
@@ -173,9 +173,9 @@ class TestGoingBack:
                 with suppress(Killed):
                     device.turn()
             device.start()
-            found = answer(device)
-            assert any(np.array_equal(found, each) for each in (first, second))
-            answers.append(np.array_equal(found, first))
+            probabilities = answer(device)
+            assert any(np.array_equal(probabilities, each) for each in (first, second))
+            answers.append(np.array_equal(probabilities, first))
             if len(calls) <= number:
                 break
         assert len(calls) <= number, "it was killed at every write"
@@ -195,18 +195,18 @@ class TestGoingBack:
 class TestTakingUp:
     def test_a_release_answers_and_the_device_says_so(self, device: Device) -> None:
         device.release(3)
-        said = device.in_use()
-        assert (said.number, said.offered, said.problem, said.failures) == (3, 3, "", 0)
-        assert (said.before, said.evaluated.num_examples, said.evaluated.num_correct) == (
+        report = device.in_use()
+        assert (report.number, report.offered, report.problem, report.failures) == (3, 3, "", 0)
+        assert (report.before, report.evaluated.num_examples, report.evaluated.num_correct) == (
             m.Metrics(),
             12,
             right(device),
         )
-        assert 0 < said.evaluated.mean_loss < 3
-        assert 0 < said.latency_ms < 1000
+        assert 0 < report.evaluated.mean_loss < 3
+        assert 0 < report.latency_ms < 1000
         current = DeviceState(device.folder).current()
         assert current is not None
-        assert said.model == current.model
+        assert report.model == current.model
         assert (current.release, current.group, current.since_s) == (3, "left", NOW_S)
 
     def test_the_one_in_use_is_evaluated_on_the_same_windows(self, device: Device) -> None:
@@ -219,13 +219,13 @@ class TestTakingUp:
 
     def test_it_is_said_again_after_a_restart_and_a_check_in(self, device: Device) -> None:
         device.release(4)
-        said = device.in_use()
+        report = device.in_use()
         device.start()
         device.turn()
-        assert device.in_use() == said
+        assert device.in_use() == report
         device.say("another boot", epoch=2)
         device.turn()
-        assert device.in_use() == said
+        assert device.in_use() == report
 
     def test_without_one_the_device_says_that_too(self, device: Device) -> None:
         device.turn()
@@ -310,9 +310,9 @@ class TestFailing:
         device.release(1)
         before = answer(device)
         device.release(2, b"junk")
-        said = device.in_use()
-        assert (said.number, said.offered) == (1, 2)
-        assert said.problem.startswith("Malformed: tensor file of 4 bytes")
+        report = device.in_use()
+        assert (report.number, report.offered) == (1, 2)
+        assert report.problem.startswith("Malformed: tensor file of 4 bytes")
         np.testing.assert_array_equal(answer(device), before)
         device.release(3, other_model(device))
         assert (device.in_use().number, device.agent.session.released) == (3, 3)
@@ -348,13 +348,13 @@ class TestFailing:
         device.load_graphs = OnnxGraphs
         device.start()
         device.turn()
-        said = device.in_use()
-        assert (said.number, said.offered) == (1, 2)
-        assert "ended this client" in said.problem
+        report = device.in_use()
+        assert (report.number, report.offered) == (1, 2)
+        assert "ended this client" in report.problem
         device.now_s += AGAIN_S
         device.start()
         device.turn()
-        assert device.in_use() == said, "what was given up is not tried again"
+        assert device.in_use() == report, "what was given up is not tried again"
 
     @pytest.mark.parametrize("method", ["put_current", "save"])
     def test_a_client_that_dies_at_any_write_has_a_model_that_answers(
@@ -383,9 +383,9 @@ class TestFailing:
         monkeypatch.setattr(DeviceState, method, real)
         device.start()
         device.turn()
-        said = device.in_use()
-        assert said.offered == 2
-        assert said.number == 2 or "ended this client" in said.problem
+        report = device.in_use()
+        assert report.offered == 2
+        assert report.number == 2 or "ended this client" in report.problem
         assert answer(device).shape == (12, 3)
 
     def test_the_one_before_answers_where_the_one_in_use_is_damaged(self, device: Device) -> None:
@@ -439,8 +439,8 @@ class TestWithoutWindows:
         device.start()
         with caplog.at_level("INFO"):
             device.release(1)
-        said = device.in_use()
-        assert (said.number, said.problem, said.evaluated, said.before) == (
+        report = device.in_use()
+        assert (report.number, report.problem, report.evaluated, report.before) == (
             1,
             "",
             m.Metrics(),
@@ -475,8 +475,8 @@ class TestWithoutWindows:
         device.windows = right
         device.start()
         device.turn()
-        said = device.in_use()
-        assert (said.number, said.problem, said.evaluated.num_examples) == (1, "", 12)
+        report = device.in_use()
+        assert (report.number, report.problem, report.evaluated.num_examples) == (1, "", 12)
 
     def test_what_was_in_the_way_has_passed_an_hour_later(self, device: Device) -> None:
         graphs = failing(True)
@@ -491,8 +491,8 @@ class TestWithoutWindows:
         assert device.agent.session.offer.problem
         device.now_s += AGAIN_S
         device.turn()
-        said = device.in_use()
-        assert (said.number, said.problem) == (1, "")
+        report = device.in_use()
+        assert (report.number, report.problem) == (1, "")
 
 
 class TestWhatIsSaid:
@@ -501,8 +501,8 @@ class TestWhatIsSaid:
         device.options["policy"] = policy
         device.start()
         device.release(1)
-        said = device.in_use()
-        assert (said.number, said.evaluated) == (1, m.Metrics())
+        report = device.in_use()
+        assert (report.number, report.evaluated) == (1, m.Metrics())
 
     def test_without_test_windows_nothing_is_measured_whatever_a_plan_held_out(
         self, device: Device
@@ -517,14 +517,14 @@ class TestWhatIsSaid:
         device.send_plan(verbs=(m.Train(16, holdout=0.25), m.Evaluate("holdout", holdout=0.25)))
         device.turn()
         device.release(2, other_model(device))
-        said = device.in_use()
-        assert (said.number, said.problem, said.evaluated, said.before) == (
+        report = device.in_use()
+        assert (report.number, report.problem, report.evaluated, report.before) == (
             2,
             "",
             m.Metrics(),
             m.Metrics(),
         )
-        assert said.latency_ms > 0
+        assert report.latency_ms > 0
 
     def test_unsigned_releases_and_those_of_others_are_ignored(
         self, fleet: FleetData, exported: Exported, tmp_path: Path

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def table(
     return folder
 
 
+def alike(cells: list[str], _row: int) -> list[str]:
+    """The same cells in each row."""
+    return cells
+
+
+def number(code: Callable[[int, int], int], at: int, row: int) -> list[str]:
+    """One cell: the number of a row in the file at this place."""
+    return [str(code(at, row))]
+
+
 WALKS = ("sit", "walk")
 
 
@@ -85,7 +96,7 @@ class TestPersons:
                 table(
                     tmp_path / "data" / "all",
                     f"{header},label",
-                    lambda _i, cells=(name, label): list(cells),  # type: ignore[misc]
+                    partial(alike, [name, label]),
                     600,
                     (f"{name}_{label}",),
                 )
@@ -158,7 +169,7 @@ class TestLabels:
                 table(
                     tmp_path / "data" / folder,
                     "code",
-                    lambda i, at=at: [str(code(at, i))],  # type: ignore[misc]
+                    partial(number, code, at),
                     names=(name,),
                 )
         fleet = shoal.load(tmp_path / "data")

@@ -48,16 +48,8 @@ PERSONS = frozenset(
         *("subjectid", "userid", "personid", "participantid", "deviceid", "proband"),
         *("proband_id", "proband_nr", "probanden_id", "person_nr", "subject_nr", "subject_no"),
         *("versuchsperson", "teilnehmer", "nutzer", "benutzer", "personne", "sujet", "utilisateur"),
-        *(
-            "persona",
-            "sujeto",
-            "usuario",
-            "participante",
-            "soggetto",
-            "utente",
-            "pessoa",
-            "sujeito",
-        ),
+        *("persona", "sujeto", "usuario", "participante"),
+        *("soggetto", "utente", "pessoa", "sujeito"),
     )
 )
 DIVIDERS = frozenset(
