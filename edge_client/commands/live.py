@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.commands.predict import reader_may_leave, told
-from edge_client.core.stream import StreamFilter
+from edge_client.core.questions import MOST_QUESTIONS, question_of
+from edge_client.core.stream import Activity, StreamFilter
 from edge_client.data.recordings.resampling import Stretch
 from edge_client.live.follow import Cutter, follow_ring
 from edge_client.live.recording import FOLDER, recording, stretches
@@ -79,7 +80,8 @@ def predict_live(arguments: Namespace) -> int:
             rate_hz = stream.rate_hz
             cutter = _cutter(model, stream.channels, rate_hz)
         lag = None if arguments.stream == "off" else arguments.lag
-        answers = LiveAnswers(model, arguments.state, model.window.stride / rate_hz, lag)
+        is_recorded = not arguments.source  # only then a label has samples
+        answers = LiveAnswers(model, arguments.state, rate_hz, lag, is_recorded)
 
         def say(lines: Iterator[dict[str, Any]]) -> None:
             nonlocal status
@@ -106,16 +108,20 @@ class LiveAnswers:
     Classes of windows that follow each other are filtered (`edge_client.core.stream`).
     """
 
-    def __init__(self, model: Model, state: Path, step_s: float, lag: int | None) -> None:
+    def __init__(
+        self, model: Model, state: Path, rate_hz: float, lag: int | None, is_recorded: bool = True
+    ) -> None:
         """Start before the first window.
 
         Args:
             model: model in use.
-            state: state folder, which keeps what the filter learns.
-            step_s: seconds from window to window where there is no gap.
+            state: state folder, which keeps what the filter learns, and the stretches to ask about.
+            rate_hz: samples per second of the stream.
             lag: number of later windows that an answer waits for. None: without a filter.
+            is_recorded: True if the windows are stored, so that a label of their time has a use.
         """
-        self._model, self._step_s, self._lag = model, step_s, lag
+        self._model, self._rate_hz, self._lag = model, rate_hz, lag
+        self._is_recorded = is_recorded
         self._state = DeviceState(state, read_only=True)
         self._filter: StreamFilter | None = None
         self._classes: tuple[str, ...] = ()
@@ -138,7 +144,8 @@ class LiveAnswers:
             return
         if self._filter is None:
             sums = self._state.stream(model.current.bundle)
-            self._filter = StreamFilter(sums, self._step_s, self._lag)
+            step_s = model.window.stride / self._rate_hz
+            self._filter = StreamFilter(sums, step_s, self._lag, self._ask_about)
             self._classes = model.classes
         yield from self._lines(self._filter.answer(begin_s, p))
         if time.monotonic() >= self._save_at_s:
@@ -153,6 +160,16 @@ class LiveAnswers:
     def _lines(self, answers: Iterator[tuple[float, Array]]) -> Iterator[dict[str, Any]]:
         for begin_s, row in answers:
             yield {"t": round(begin_s, 3)} | told(CLASSIFICATION, self._classes, row)
+
+    def _ask_about(self, activity: Activity) -> None:
+        """Store a long stretch, about which the page may ask. If that fails, it asks of others."""
+        assert self._filter is not None
+        length_s = self._model.window.length / self._rate_hz
+        question = question_of(activity, self._filter.sums, self._classes, length_s)
+        if question is not None and self._is_recorded:
+            with contextlib.suppress(OSError):
+                stretches = (*self._state.questions(), question)[-MOST_QUESTIONS:]
+                self._state.put_questions(stretches)
 
     def _save(self) -> None:
         """Store what was learnt; if that fails, it lasts as long as this process."""

@@ -1,14 +1,9 @@
 """`shoal-edge status`: the model in use, what it is worth, and how long activities last."""
 
-import math
 from argparse import Namespace
-from datetime import UTC, datetime
 
-from edge_client.core.offers import alone_of, is_of_offer
-from edge_client.core.session import ModelOffer
-from edge_client.core.stream import BEGIN_WINDOWS, StreamSums
+from edge_client.models.description import describe
 from edge_client.storage.state import DeviceState
-from wire.tasks import CLASSIFICATION
 
 
 def status(arguments: Namespace) -> int:
@@ -18,53 +13,5 @@ def status(arguments: Namespace) -> int:
         ConfigError: the folder cannot be read.
     """
     state = DeviceState(arguments.state, read_only=True)
-    current = state.current()
-    if current is None:
-        print("model: none in use")
-        return 1
-    since = datetime.fromtimestamp(current.since_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    print(f"model: {current.model[:12]} of {current.name} version {current.version}, since {since}")
-    if current.group:
-        print(f"group: {current.group}")
-    session = state.load()
-    alone = alone_of(session, current)
-    personal = "in use" if current.personal_model else "none"
-    print(f"personal model: {personal}{f', {alone}' if alone else ''}")
-    if current.back:
-        print(current.back)
-    offer = session.offer
-    is_of_newest = not current.back and is_of_offer(session, current)
-    if offer is not None and is_of_newest and current.task == CLASSIFICATION:
-        print(f"held-out windows: {gain(offer)}")
-    if offer is not None and offer.problem:
-        print(f"not taken: model {offer.model[:12]}, {offer.problem}")
-    if current.task == CLASSIFICATION:
-        print(f"stream: {in_words(state.stream(current.bundle), len(current.classes))}")
-    return 0
-
-
-def gain(offer: ModelOffer) -> str:
-    """Return the accuracy of the model in use beside that of the model before it.
-
-    The standard error is that of the difference if both were right about independent windows. They
-    are tested on the same windows, so it is an upper limit.
-    """
-    now, before = offer.evaluated, offer.before
-    if not now.num_examples:
-        return "none with a label"
-    text = f"{now.accuracy:.1%} of {now.num_examples} right"
-    if before.num_examples != now.num_examples:
-        return text
-    variance = sum(each.accuracy * (1 - each.accuracy) for each in (now, before))
-    error = math.sqrt(variance / now.num_examples)
-    points = 100 * (now.accuracy - before.accuracy)
-    return f"{text}, {points:+.1f} points to the model before (standard error {100 * error:.1f})"
-
-
-def in_words(sums: StreamSums, classes: int) -> str:
-    """Return what the sums say of the length of activities."""
-    if sums.stays + sums.changes < BEGIN_WINDOWS:
-        return "not known yet how long activities last"
-    if (windows := round(sums.activity(classes))) < 2:
-        return "windows have no order, so each is answered alone"
-    return f"activities last about {windows} windows"
+    print("\n".join(describe(state)))
+    return 0 if state.current() is not None else 1

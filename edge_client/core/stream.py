@@ -10,7 +10,7 @@ are right; answers are the square roots of the chain's.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -50,18 +50,38 @@ class StreamSums(msgspec.Struct, frozen=True):
         return StreamSums(self.bundle, scale * (self.stays + stayed), scale * changes)
 
 
+class Activity(msgspec.Struct, frozen=True):
+    """Windows in a row whose filtered answers have the same class, a number.
+
+    `begin_s` and `last_s` are the begins of the first and the last one.
+    """
+
+    begin_s: float
+    last_s: float
+    windows: int
+    number: int
+
+
 class StreamFilter:
     """Filter over the model's probabilities for a stream. It starts anew at each gap."""
 
-    def __init__(self, sums: StreamSums, step_s: float, lag: int = 0) -> None:
+    def __init__(
+        self,
+        sums: StreamSums,
+        step_s: float,
+        lag: int = 0,
+        on_activity: Callable[[Activity], None] = lambda _activity: None,
+    ) -> None:
         """Start with the sums of earlier streams.
 
         Args:
             sums: sums of earlier windows of the same bundle.
             step_s: seconds from window to window where there is no gap.
             lag: number of later windows that an answer waits for.
+            on_activity: called with each activity that is over.
         """
         self.sums, self._step_s, self._lag, self._next_s = sums, step_s, lag, np.inf
+        self._on_activity, self._activity = on_activity, Activity(0.0, 0.0, 0, -1)
         self._last: Array | None = None
         self._waiting: list[tuple[float, Array, Array]] = []
         """Begin, filtered and own probabilities of each window without an answer."""
@@ -83,6 +103,7 @@ class StreamFilter:
             stayed = stay * float(self._last @ squares) / float(joint.sum())
             self.sums, filtered = self.sums.add(min(1.0, stayed)), _scaled(joint)
         self._last, self._next_s = filtered, begin_s + self._step_s
+        self._follow(begin_s, int(filtered.argmax()))
         self._waiting.append((begin_s, filtered, squares))
         if len(self._waiting) > self._lag:
             yield self._first()
@@ -90,8 +111,20 @@ class StreamFilter:
     def end(self) -> Iterator[tuple[float, Array]]:
         """Yield the answers that still wait. The next window starts a stream."""
         self._last = None
+        self._follow(0.0, -1)
         while self._waiting:
             yield self._first()
+
+    def _follow(self, begin_s: float, number: int) -> None:
+        """Note the class of the window that begins then, -1 if there is no window."""
+        before = self._activity
+        if number == before.number:
+            first_s, windows = before.begin_s, before.windows + 1
+        else:
+            first_s, windows = begin_s, 1
+        self._activity = Activity(first_s, begin_s, windows, number)
+        if number != before.number and before.number >= 0:
+            self._on_activity(before)
 
     def _first(self) -> tuple[float, Array]:
         """Return the begin and the answer of the first waiting window, by all later ones."""

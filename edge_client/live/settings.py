@@ -72,6 +72,8 @@ class LabelsPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """HOST:PORT of the page with buttons; empty for no page."""
     open_page: bool = False
     """True permits a page that other machines can reach. The page has no password."""
+    questions: Annotated[int, msgspec.Meta(ge=0)] = 3
+    """Maximum number of questions that the page asks a day; 0 for none."""
 
 
 class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

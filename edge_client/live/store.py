@@ -1,8 +1,8 @@
 """Live data of a device: samples and labels on disk, and the windows made from them.
 
 The folder holds ``live.json`` (format of the samples and salt of the split, fixed when the folder
-is created), the files of the ring, ``labels.jsonl``, and ``surveyed.npy`` (features of the last
-survey's data).
+is created), the files of the ring, ``labels.jsonl``, ``question.json`` (the last question of the
+page), and ``surveyed.npy`` (features of the last survey's data).
 """
 
 import contextlib

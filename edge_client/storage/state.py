@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from edge_client.core.ports import Current
+from edge_client.core.questions import Question
 from edge_client.core.session import DAMAGED, Session, Start
 from edge_client.core.stream import StreamSums
 from edge_client.storage.files import BEFORE, CURRENT, Files, FolderFiles, MemoryFiles
@@ -30,7 +31,7 @@ SESSION, START, UPDATE, CHECKPOINT, TRAFFIC = (
 )
 BLOBS, PRIVATE, PART = "blobs/", "private.", ".part"
 MODEL_JSON, MODEL_ONNX = "model.json", "model.onnx"
-STREAM = "stream.json"
+STREAM, QUESTIONS = "stream.json", "questions.json"
 DIGEST_BYTES = 64
 """Number of hexadecimal digits of the SHA-256 at the start of a checked file.
 
@@ -71,11 +72,11 @@ def only_process(folder: Path) -> Iterator[None]:
 class DeviceState:
     """The state of a device.
 
-    Its files are ``device.json session.json start.json traffic.json stream.json update.safetensors
-    checkpoint private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before``
-    with ``model.json`` and ``model.onnx``. A file is written completely or, with an OSError, not at
-    all. A damaged file is set aside as ``NAME.damaged``, with a warning. A damaged checkpoint is
-    deleted.
+    Its files are ``device.json session.json start.json traffic.json stream.json questions.json
+    update.safetensors checkpoint private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and
+    ``current`` and ``before`` with ``model.json`` and ``model.onnx``. A file is written completely
+    or, with an OSError, not at all. A damaged file is set aside as ``NAME.damaged``, with a
+    warning. A damaged checkpoint is deleted.
     """
 
     def __init__(
@@ -299,6 +300,17 @@ class DeviceState:
     def put_stream(self, sums: StreamSums) -> None:
         """Store the sums of a bundle's streams. `predict --live` writes them, not the client."""
         self.files.write(STREAM, msgspec.json.encode(sums))
+
+    def questions(self) -> tuple[Question, ...]:
+        """Return the stretches that may be asked about; none if the file is damaged."""
+        with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
+            payload = self.files.read(QUESTIONS) or b""
+            return msgspec.json.decode(payload, type=tuple[Question, ...])
+        return ()
+
+    def put_questions(self, questions: tuple[Question, ...]) -> None:
+        """Store the stretches. `predict --live` writes them, not the client."""
+        self.files.write(QUESTIONS, msgspec.json.encode(questions))
 
     def _private_names(self, run_id: str, up_to: int) -> list[str]:
         """Return the file names of a campaign's private tensors up to a round, in order."""

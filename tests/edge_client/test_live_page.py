@@ -1,4 +1,4 @@
-"""The page with buttons: what it says, and who may say something on it."""
+"""The page with buttons: what it says and asks, and who may say something on it."""
 
 import re
 import time
@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.core.ports import Current
+from edge_client.core.questions import Question
+from edge_client.core.stream import StreamSums
 from edge_client.live.labelling.label_file import LabelFile
 from edge_client.live.labelling.labels import Labels
 from edge_client.live.labelling.page import LabelPage
+from edge_client.live.labelling.questions import Questions
+from edge_client.models.description import describe
+from edge_client.storage.state import DeviceState
+from tests.support.browser import chromium, watched
 from wire.errors import ConfigError
 
 NOW_S = 1_800_000_000.0
@@ -131,3 +138,95 @@ def test_a_file_says_what_is_happening_now(tmp_path: Path, labels: Labels) -> No
     path.write_text("none")
     watch.look()
     assert labels.timeline.at(NOW_S + 1) is None
+
+
+@pytest.fixture
+def asking(labels: Labels, tmp_path: Path) -> Iterator[LabelPage]:
+    """The page of a board with a model, which has a question."""
+    state = DeviceState(tmp_path / "state")
+    classes = ("rest", "<b>walk</b>")
+    state.put_current(
+        Current("b" * 64, "a" * 64, "", "r", 1, NOW_S, name="har", classes=classes), b""
+    )
+    state.put_stream(StreamSums("b" * 64, 110.0, 10.0))
+    state.put_questions((Question(NOW_S - 2000, NOW_S - 1280, 600, "<b>walk</b>"),))
+    page = LabelPage(
+        "127.0.0.1:0",
+        labels,
+        wall=lambda: NOW_S,
+        questions=Questions(DeviceState(tmp_path / "state", read_only=True), tmp_path, labels, 3),
+        status=lambda: describe(state),
+    )
+    yield page
+    page.close()
+
+
+def test_a_question_says_its_reason_and_an_answer_labels_the_whole_stretch(
+    asking: LabelPage, labels: Labels
+) -> None:
+    text = ask(asking)[1]
+    assert "12 minutes that look alike, probably &lt;b&gt;walk&lt;/b&gt;." in text
+    begin = repr(NOW_S - 2000)
+    fields = {"token": token(asking), "begin": begin, "label": "rest"}
+    status, text = ask(asking, "/answer", fields)
+    assert (status, "What was it?" in text) == (200, False)
+    assert [labels.timeline.at(NOW_S - s) for s in (2001, 1999, 1281, 1279)] == [
+        None,
+        "rest",
+        "rest",
+        None,
+    ]
+    status, text = ask(asking, "/answer", fields)
+    assert (status, text) == (400, "This question is no longer open: load the page again")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"begin": "0"}, 400),
+        ({"begin": "x"}, 400),
+        ({"begin": "nan"}, 400),
+        ({}, 400),
+        ({"begin": repr(NOW_S - 2000), "label": "swim"}, 400),
+        ({"begin": repr(NOW_S - 2000), "token": "t"}, 403),
+    ],
+)
+def test_what_is_no_answer_is_refused(
+    asking: LabelPage, labels: Labels, fields: dict[str, str], status: int
+) -> None:
+    answer = ask(asking, "/answer", {"token": token(asking), "label": "rest"} | fields)
+    assert answer[0] == status
+    assert not labels.has_any(0, NOW_S)
+    assert "What was it?" in ask(asking)[1]
+
+
+def test_a_page_without_questions_takes_no_answer(page: LabelPage) -> None:
+    assert "What was it?" not in ask(page)[1]
+    assert ask(page, "/answer", {"token": token(page), "label": "rest", "begin": "0"})[0] == 400
+
+
+def test_the_page_says_what_status_says(asking: LabelPage, tmp_path: Path) -> None:
+    text = ask(asking)[1]
+    lines = describe(DeviceState(tmp_path / "state", read_only=True))
+    assert len(lines) > 2
+    assert all(f"<li>{line}</li>" in text for line in lines)
+    assert "stream: activities last about 9 windows" in text
+
+
+def test_in_a_browser_a_question_is_answered_by_one_button(
+    asking: LabelPage, labels: Labels
+) -> None:
+    with chromium() as browser, watched(browser, phone=True) as seen:
+        seen.page.goto(f"http://127.0.0.1:{asking.port}/")
+        form = seen.page.locator("form[action='/answer']")
+        assert form.get_by_role("button").all_text_contents() == [
+            "rest",
+            "<b>walk</b>",
+            "none of these",
+        ]
+        assert not seen.inaccessible()
+        form.get_by_role("button", name="none of these").click()
+        seen.page.get_by_text("What is happening?").wait_for()
+        assert seen.page.locator("form[action='/answer']").count() == 0
+        assert not labels.has_any(0, NOW_S)
+        assert not seen.complaints

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_client.commands.status import gain
 from edge_client.core.session import ModelOffer
 from edge_client.main import _carry_out
+from edge_client.models.description import gain
 from edge_client.options import parser
 from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData

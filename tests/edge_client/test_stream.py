@@ -124,7 +124,8 @@ def stream_of(fleet: FleetData) -> Array:
 
 class TestLiveAnswers:
     def answered(self, state: Path, x: Array, lag: int | None) -> list[dict[str, object]]:
-        live = LiveAnswers(Model(state), state, 1.0, lag)
+        model = Model(state)
+        live = LiveAnswers(model, state, model.window.stride, lag)
         lines = [line for at, window in enumerate(x) for line in live.of(float(at), window)]
         return [*lines, *live.end()]
 
@@ -175,7 +176,7 @@ class TestLiveAnswers:
         self, fleet: FleetData, state: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model, x = Model(state), stream_of(fleet)
-        live = LiveAnswers(model, state, 1.0, 2)
+        live = LiveAnswers(model, state, model.window.stride, 2)
         assert [list(live.of(float(at), window)) for at, window in enumerate(x[:2])] == [[], []]
         names = model.classes
         monkeypatch.setattr(model, "predict", lambda x: np.full((len(x), 2), 0.5, np.float32))

@@ -1,5 +1,7 @@
 """Web page of the board with a button for each class, for the present or the last minutes.
 
+It shows a question that is due, and what is known of the model in use.
+
 It serves a browser on this machine: it listens on localhost unless the settings permit more. Other
 web pages in the browser cannot set labels. A request must name this page's host (otherwise another
 name could lead here), must come from this page (``Origin`` and ``Sec-Fetch-Site``), and must carry
@@ -15,12 +17,14 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
+from edge_client.core.questions import Question
 from edge_client.live.labelling.labels import MOST_S, Labels
+from edge_client.live.labelling.questions import Questions
 from edge_client.live.sources.tally import Tally
 from host.loopback import asked_host, is_loopback
 from wire.errors import ConfigError, DataError, printable
@@ -38,11 +42,15 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <style>body{{font:1.1em sans-serif;max-width:40em;margin:1em auto;padding:0 1em}}
 button{{font:inherit;padding:.8em 1.2em;margin:.2em}}
 .now{{background:#8d8}}input{{font:inherit;width:4em}}</style>
-<h1>What is happening?</h1><p>Now: <b>{now}</b></p>
+<main>{question}<h1>What is happening?</h1><p>Now: <b>{now}</b></p>
 <form method="post" action="/label"><input type="hidden" name="token" value="{token}">
 <p>{buttons}<button name="label" value="">nothing</button></p>
 <p><label><input name="minutes" type="number" min="0" max="1440" step="any" value="0"> minutes,
-up to now (0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</ul></html>"""
+up to now (0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</ul>{status}</main></html>"""
+_QUESTION = """<h1>What was it?</h1><p>{reason}.</p>
+<form method="post" action="/answer"><input type="hidden" name="token" value="{token}">
+<input type="hidden" name="begin" value="{begin}">
+<p>{buttons}<button name="label" value="">none of these</button></p></form>"""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -62,13 +70,6 @@ class _Handler(BaseHTTPRequestHandler):
         page = self.server
         now_s = page.wall()
         now = page.labels.timeline.at(now_s)
-        buttons = "".join(
-            (
-                f'<button name="label" value="{html.escape(name)}"'
-                f"{' class=now' if name == now else ''}>{html.escape(name)}</button>"
-            )
-            for name in page.labels.classes
-        )
         past = "".join(
             (
                 f"<li>{_clock(max(i.begin_s, now_s - MOST_S))}-{_clock(min(i.end_s, now_s))} "
@@ -80,13 +81,41 @@ class _Handler(BaseHTTPRequestHandler):
         text = _PAGE.format(
             now=html.escape(now or "nothing"),
             token=page.token,
-            buttons=buttons,
+            buttons=self._buttons(now),
             past=past or "<li>nothing</li>",
+            question=self._question(),
+            status=self._status(),
         )
         self._answer(200, text, "text/html; charset=utf-8")
 
+    def _question(self) -> str:
+        questions = self.server.questions
+        if questions is None or (question := questions.open()) is None:
+            return ""
+        return _QUESTION.format(
+            reason=html.escape(_reason(question)),
+            token=self.server.token,
+            begin=repr(question.begin_s),
+            buttons=self._buttons(question.label),
+        )
+
+    def _status(self) -> str:
+        try:
+            lines = self.server.status()
+        except ConfigError as error:
+            lines = [str(error)]
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+        return f"<h2>This device's model</h2><ul>{items}</ul>" if items else ""
+
+    def _buttons(self, marked: str | None) -> str:
+        return "".join(
+            f'<button name="label" value="{html.escape(name)}"'
+            f"{' class=now' if name == marked else ''}>{html.escape(name)}</button>"
+            for name in self.server.labels.classes
+        )
+
     def do_POST(self) -> None:
-        """Label an interval, and show the page again."""
+        """Label an interval, or answer the question, and show the page again."""
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]{1,4}", length) or int(length) > MOST_BYTES:
             self._answer(413, f"expected at most {MOST_BYTES} bytes")
@@ -108,18 +137,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(fields.get("token", "").encode(), page.token.encode()):
             self._answer(403, "the page is out of date: load it again")
             return
-        if self.path.partition("?")[0] != "/label":
-            self._answer(404, "there is only /label")
+        place = self.path.partition("?")[0]
+        if place not in ("/label", "/answer"):
+            self._answer(404, "there are only /label and /answer")
             return
         try:
-            minutes = float(fields.get("minutes") or 0)
-            if not 0 <= minutes <= LONGEST_MINUTES:
-                raise DataError(
-                    f"minutes must be between 0 and {LONGEST_MINUTES:g}, got {minutes:g}"
-                )
-            now_s = page.wall()
-            past = (now_s - 60 * minutes, now_s) if minutes else (now_s, None)
-            page.labels.say(fields.get("label") or None, *past)
+            if place == "/answer":
+                self._take_answer(fields)
+            else:
+                self._take_label(fields)
         except (DataError, ValueError) as error:
             self._answer(400, str(error))
             return
@@ -130,6 +156,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Location", "/")
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def _take_answer(self, fields: dict[str, str]) -> None:
+        """Take the answer to the question."""
+        if self.server.questions is None:
+            raise DataError("This page asks nothing")
+        self.server.questions.answer(float(fields.get("begin", "nan")), fields.get("label") or None)
+
+    def _take_label(self, fields: dict[str, str]) -> None:
+        """Label the last minutes, or the time from now on."""
+        minutes = float(fields.get("minutes") or 0)
+        if not 0 <= minutes <= LONGEST_MINUTES:
+            raise DataError(f"minutes must be between 0 and {LONGEST_MINUTES:g}, got {minutes:g}")
+        now_s = self.server.wall()
+        past = (now_s - 60 * minutes, now_s) if minutes else (now_s, None)
+        self.server.labels.say(fields.get("label") or None, *past)
 
     def log_message(self, format: str, *args: object) -> None:
         """Log a request."""
@@ -178,10 +219,18 @@ class LabelPage(ThreadingHTTPServer):
         *,
         is_open: bool = False,
         wall: Callable[[], float] = time.time,
+        questions: Questions | None = None,
+        status: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Serve the page in a separate thread.
 
-        `is_open`: True if other machines may reach it.
+        Args:
+            address: HOST:PORT.
+            labels: labels that the page shows and sets.
+            is_open: True if other machines may reach it.
+            wall: Unix time.
+            questions: questions that the page asks, None for none.
+            status: lines about the model in use.
 
         Raises:
             ConfigError: the address cannot be used.
@@ -196,6 +245,7 @@ class LabelPage(ThreadingHTTPServer):
                 "true to permit that"
             )
         self.labels, self.wall, self.is_open = labels, wall, is_open
+        self.questions, self.status = questions, status
         self.token = secrets.token_urlsafe(24)
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._failed = Tally("a request to the page")
@@ -244,3 +294,13 @@ def _is_address(host: str) -> bool:
 
 def _clock(at_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def _reason(question: Question) -> str:
+    """Return the reason for a question, without a full stop."""
+    minutes = max(1, round((question.end_s - question.begin_s) / 60))
+    begin, end = (
+        time.strftime("%H:%M", time.localtime(t)) for t in (question.begin_s, question.end_s)
+    )
+    spell = "1 minute that looks" if minutes == 1 else f"{minutes} minutes that look"
+    return f"{begin} to {end}: {spell} alike, probably {question.label}"

@@ -24,6 +24,7 @@ import java.util.concurrent.CompletableFuture
 import java.util.concurrent.Executor
 import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
+import kotlin.math.ceil
 
 /**
  * A fleet that this phone takes part in. Functions may be called on any thread, also the main
@@ -204,9 +205,9 @@ public class Fleet internal constructor(
 
     /**
      * Return the answer to the next [window] (1, channels, time) of a stream, such as that of
-     * [SensorRecorder.watch], which begins at [beginNs] of any clock. Activities last, so the
-     * windows before it count. Answers of [predict] are of each window alone. Do not call it on the
-     * main thread.
+     * [SensorRecorder.watch], which begins at [beginNs] of the sensors' clock
+     * (`SystemClock.elapsedRealtimeNanos`). Activities last, so the windows before it count. Answers
+     * of [predict] are of each window alone. Do not call it on the main thread.
      *
      * @throws io.shoal.core.ModelUnavailableException there is no model yet
      * @throws ConfigException the model is damaged or that of another phone, or the app's own
@@ -216,7 +217,7 @@ public class Fleet internal constructor(
      * @throws ShoalException the model cannot answer
      */
     @Throws(ShoalException::class)
-    public fun predictNext(window: Tensor, beginNs: Long): Prediction = predicted { predictNext(window, beginNs / 1e9) }
+    public fun predictNext(window: Tensor, beginNs: Long): Prediction = predicted { predictNext(window, (beginNs + platform.epochNs) / 1e9) }
 
     private fun predicted(answer: Predictor.() -> Tensor): Prediction = synchronized(predicting) {
         val opened = opened()
@@ -225,7 +226,27 @@ public class Fleet internal constructor(
     }
 
     private fun opened(): Predictor =
-        predictor ?: Predictor(storageWithModel(), platform.answering(home.programs), settings.trusted).also { predictor = it }
+        predictor ?: Predictor(storageWithModel(), platform.answering(home.programs), settings.trusted, remembers = { consent.isGranted }).also { predictor = it }
+
+    /**
+     * Return the question that is due about a long stretch of windows that [predictNext] answered
+     * with one class, or null. It counts as asked from then on. Without consent, and without a
+     * model, none is due. Of one day, at most [mostADay] are, and none about a time that has a label. It
+     * reads files: do not use it on the main thread.
+     *
+     * @throws ConfigException the state folder is that of another phone or in use by another
+     *   process of the app, or the app's own model cannot be used
+     */
+    @Throws(ConfigException::class)
+    public fun question(mostADay: Int): LabelQuestion? = synchronized(predicting) {
+        if (!consent.isGranted) return null
+        val times by lazy { LabelledTime.read(home.labels).filter { it.source != LabelSource.HINT && it.label.isNotEmpty() } }
+        val opened = opened()
+        val due = opened.question(mostADay, System.currentTimeMillis() / 1000.0) { asked ->
+            times.any { it.fromMs < 1000 * asked.endS && it.untilMs > 1000 * asked.beginS }
+        }
+        due?.let { LabelQuestion((1000 * it.beginS).toLong(), ceil(1000 * it.endS).toLong(), listOf(it.label) + (opened.classes - it.label)) }
+    }
 
     /**
      * Mean number of windows of an activity, as [predictNext] has learnt it from the model's

@@ -78,6 +78,9 @@ internal interface Platform {
      */
     fun asset(name: String): ByteArray
 
+    /** Difference between Unix time and the sensors' time (ns). */
+    val epochNs: Long
+
     /** Return a recorder of the spec's sensors into a fleet's folder. */
     fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder
 }
@@ -155,6 +158,8 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         throw ConfigException("asset '$name': missing or not readable: ${error.message}", error)
     }
 
+    override val epochNs: Long get() = sensorEpochNs()
+
     override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder =
         SensorRecorder(context, fleet, spec, options)
 
@@ -209,6 +214,9 @@ internal fun <T> atBackgroundPriority(body: () -> T): T {
         Process.setThreadPriority(before)
     }
 }
+
+/** Return the difference between Unix time and the sensors' time (ns). */
+internal fun sensorEpochNs(): Long = System.currentTimeMillis() * 1_000_000 - SystemClock.elapsedRealtimeNanos()
 
 /** The system's clocks. The one that cannot be set continues while the phone sleeps. */
 internal object PhoneClock : Clock {

@@ -9,7 +9,6 @@ import android.hardware.SensorManager
 import android.os.Build
 import android.os.Handler
 import android.os.HandlerThread
-import android.os.SystemClock
 import io.shoal.core.ConfigException
 import io.shoal.core.InternalShoalApi
 import io.shoal.core.Log
@@ -222,7 +221,7 @@ public class SensorRecorder internal constructor(
         private val thread = HandlerThread("shoal-sensors").apply { start() }
         private val world = if (spec.worldFrame) WorldFrame() else null
         private val turned = FloatArray(3)
-        private val epochNs = System.currentTimeMillis() * 1_000_000 - SystemClock.elapsedRealtimeNanos()
+        private val epochNs = sensorEpochNs()
         private val stream = label?.let { RecordingStream(folder, spec, it, epochNs) { fleet.consent.isGranted } }
         private val windows = LiveWindows(spec) { window, beginNs -> watcher?.onWindow(window, beginNs) }
         private val grid = SensorGrid(spec.sensors.map { GridTrack(it.axes, it.holdNs) }, spec.rateHz, TwoSinks(stream, windows))

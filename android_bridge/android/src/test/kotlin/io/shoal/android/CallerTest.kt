@@ -134,7 +134,7 @@ class CallerTest {
         )
         // Their documentation says that they read files, and that of `leave` that it withdraws.
         val slow = setOf(
-            "getModel", "getModelMetrics", "getDeviceId", "getActivityWindows", "predict", "predictNext", "certificateRequest", "installCertificate", "leave",
+            "getModel", "getModelMetrics", "getDeviceId", "getActivityWindows", "predict", "predictNext", "question", "certificateRequest", "installCertificate", "leave",
         )
         assertEquals(publicNames(Fleet::class.java), quick.keys + slow)
         val source = File(System.getProperty("shoal.root") ?: "../..", "android_bridge/android/src/main/kotlin/io/shoal/android/Fleet.kt").readText()

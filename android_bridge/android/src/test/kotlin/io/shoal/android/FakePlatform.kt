@@ -177,6 +177,8 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
         return assets[name] ?: throw ConfigException("asset '$name': the app has none of this name")
     }
 
+    override var epochNs = 0L
+
     override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder = throw AssertionError("nothing is recorded")
 
     private companion object {

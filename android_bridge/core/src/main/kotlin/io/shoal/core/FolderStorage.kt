@@ -17,7 +17,7 @@ import java.util.TreeMap
 
 /**
  * [Storage] in a folder of its own, with the files `device.json session.json start.json update checkpoint
- * private.RUN.ROUND current before failures traffic.json stream.json blobs/SHA256 blobs/SHA256.part`.
+ * private.RUN.ROUND current before failures traffic.json stream.json questions.json blobs/SHA256 blobs/SHA256.part`.
  * `session.json` has its hash in its second line, blobs have it in their names, and all other files
  * begin with the SHA-256 of the rest. A damaged file is deleted, with a line in the [log].
  *
@@ -38,6 +38,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val checkpointFile = File(folder, "checkpoint")
     private val trafficFile = File(folder, "traffic.json")
     private val streamFile = File(folder, "stream.json")
+    private val questionsFile = File(folder, "questions.json")
 
     init {
         if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw ConfigException("state folder $folder: cannot be created or written")
@@ -161,7 +162,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     /**
      * Delete what was learned from the device's windows: private tensors, personal models, a
-     * finished update, the plan and its checkpoint, the length of activities. The model in use stays, without its personal
+     * finished update, the plan and its checkpoint, the length of activities, the stretches to ask about. The model in use stays, without its personal
      * model, and so do the numbers by which older bundles and releases are recognised. Any device
      * may use the rest of the folder.
      */
@@ -180,6 +181,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         delete(ownerFile)
         delete(beforeFile)
         delete(streamFile)
+        delete(questionsFile)
         privateFiles().values.flatMap { it.values }.forEach(::delete)
         keepBlobs(setOfNotNull(model?.bundle, model?.model))
     }
@@ -205,6 +207,19 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     override fun saveStream(sums: StreamSums): Unit =
         writeChecked(streamFile, jsonText(mapOf("bundle" to sums.bundle, "stays" to sums.stays, "changes" to sums.changes)).toByteArray())
+
+    override fun questions(): Questions = readAs(questionsFile, "stretches to ask about are collected anew") { payload ->
+        val stored = Fields(parseJson(checked(payload)), "questions")
+        val stretches = stored.list("stretches") { item, path ->
+            Fields(item, path).run { Question(double("begin_s"), double("end_s"), positive("windows"), string("label")) }
+        }
+        Questions(stretches, stored.doubleOrNull("last_s", "a number") { true })
+    } ?: Questions()
+
+    override fun saveQuestions(questions: Questions) {
+        val stretches = questions.stretches.map { mapOf("begin_s" to it.beginS, "end_s" to it.endS, "windows" to it.windows, "label" to it.label) }
+        writeChecked(questionsFile, jsonText(mapOf("stretches" to stretches, "last_s" to questions.lastS)).toByteArray())
+    }
 
     override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from 0") {
         val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }

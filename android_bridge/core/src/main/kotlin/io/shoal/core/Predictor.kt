@@ -16,6 +16,7 @@ import kotlin.math.abs
  *   tested for damage alone
  * @param onReplaced called before another model answers for the first time, on the thread that
  *   predicts
+ * @param remembers function that returns true if long stretches may be stored, for questions
  */
 @InternalShoalApi
 public class Predictor @JvmOverloads constructor(
@@ -23,12 +24,14 @@ public class Predictor @JvmOverloads constructor(
     loader: GraphLoader,
     trusted: List<PublicKey>,
     private val onReplaced: (Current) -> Unit = {},
+    private val remembers: () -> Boolean = { true },
 ) : Closeable {
     private val loaded = LoadedBundle(storage, loader, windows = null, trusted, Noise.fromEntropy())
     private var model: Pair<String, Tensors>? = null
     private var answering: Current? = null
     private var filter: StreamFilter? = null
     private var savedS = Double.NEGATIVE_INFINITY
+    private var questions: Questions? = null
 
     /** Model that answers now, or null before there is one. */
     public val current: Current? get() = storage.current()
@@ -60,8 +63,8 @@ public class Predictor @JvmOverloads constructor(
     }
 
     /**
-     * Return the answer to the next window [x] (1, window) of a stream, which begins at [beginS].
-     * Classes are filtered by the windows before; other tasks, and a bundle without a rate, are
+     * Return the answer to the next window [x] (1, window) of a stream, which begins at [beginS]
+     * (Unix time). Classes are filtered by the windows before; other tasks, and a bundle without a rate, are
      * answered as by [predict].
      *
      * @throws ModelUnavailableException there is no model yet
@@ -73,7 +76,7 @@ public class Predictor @JvmOverloads constructor(
         val bundle = answering?.bundle ?: return answer
         val window = loaded.verified(bundle).manifest.window
         if (task != Tasks.CLASSIFICATION || window.rateHz <= 0 || answer.rows != 1) return answer
-        val open = filter?.takeIf { it.sums.bundle == bundle } ?: StreamFilter(storage.stream(bundle), window.stride / window.rateHz)
+        val open = filter?.takeIf { it.sums.bundle == bundle } ?: StreamFilter(storage.stream(bundle), window.stride / window.rateHz, ::remember)
         filter = open
         val filtered = open.answer(beginS, answer.toFloatArray())
         if (abs(beginS - savedS) >= SAVE_S) {
@@ -85,6 +88,34 @@ public class Predictor @JvmOverloads constructor(
 
     /** Mean number of windows of an activity of the model's stream, or null before it is known. */
     public val activity: Double? get() = storage.current()?.let { storage.stream(it.bundle).activity(loaded.verified(it.bundle).manifest.classes.size) }
+
+    /**
+     * Return the question to ask at [nowS] (Unix time), which counts as asked from then on; null if
+     * none is due. Of the same day, [mostADay] may be asked, and none about a stretch that
+     * [hasLabel].
+     */
+    public fun question(mostADay: Int, nowS: Double, hasLabel: (Question) -> Boolean = { false }): Question? {
+        if (storage.current() == null) return null
+        val stored = questions ?: storage.questions()
+        val due = dueQuestion(stored.stretches.asSequence().filterNot(hasLabel), stored.lastS, mostADay, nowS)
+        return due?.takeIf { save(Questions(stored.stretches, nowS)) }
+    }
+
+    /** Store a long stretch, about which the owner may be asked. */
+    private fun remember(activity: Activity) {
+        val open = filter ?: return
+        val manifest = loaded.verified(open.sums.bundle).manifest
+        val question = questionOf(activity, open.sums, manifest.classes, manifest.window.length / manifest.window.rateHz)
+        if (question != null && remembers()) save((questions ?: storage.questions()).add(question))
+    }
+
+    private fun save(changed: Questions): Boolean = try {
+        storage.saveQuestions(changed)
+        questions = changed
+        true
+    } catch (_: IOException) {
+        false
+    }
 
     /** Store what the filter has learnt. If that fails, it lasts as long as this object. */
     private fun save() {

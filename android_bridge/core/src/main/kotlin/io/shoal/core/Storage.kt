@@ -141,6 +141,12 @@ public interface Storage {
     /** Store the sums of a bundle's streams. */
     public fun saveStream(sums: StreamSums)
 
+    /** Return the stretches that may be asked about, and the time of the last question. */
+    public fun questions(): Questions
+
+    /** Store the [questions]. */
+    public fun saveQuestions(questions: Questions)
+
     /** Return the bytes sent and received, by the hour of Unix time. */
     public fun traffic(): Map<Long, Long>
 

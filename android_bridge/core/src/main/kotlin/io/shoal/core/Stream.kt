@@ -40,13 +40,15 @@ public class StreamSums(public val bundle: String, public val stays: Double = 0.
  *
  * @property sums sums of all windows so far; at first those of earlier streams of the same bundle
  * @param stepS seconds from window to window where there is no gap
+ * @param onActivity called with each activity that is over
  */
 @InternalShoalApi
-public class StreamFilter(sums: StreamSums, private val stepS: Double) {
+public class StreamFilter(sums: StreamSums, private val stepS: Double, private val onActivity: (Activity) -> Unit = {}) {
     public var sums: StreamSums = sums
         private set
     private var last: DoubleArray? = null
     private var nextS = Double.POSITIVE_INFINITY
+    private var activity: Activity? = null
 
     /**
      * Return the answer to a window that begins at [beginS], by the model's probabilities [p] for
@@ -57,6 +59,7 @@ public class StreamFilter(sums: StreamSums, private val stepS: Double) {
         val hasAnswer = total > 0 && total < Double.POSITIVE_INFINITY
         val before = last.takeIf { abs(beginS - nextS) < stepS / 2 }
         last = null
+        if (before == null || !hasAnswer) follow(null)
         if (!hasAnswer) return p
         val own = scaled(DoubleArray(p.size) { p[it].toDouble() * p[it] })
         var filtered = own
@@ -70,8 +73,18 @@ public class StreamFilter(sums: StreamSums, private val stepS: Double) {
         }
         last = filtered
         nextS = beginS + stepS
+        val number = filtered.indices.maxByOrNull { filtered[it] }!!
+        val open = activity?.takeIf { it.number == number }
+        follow(Activity(open?.beginS ?: beginS, beginS, 1 + (open?.windows ?: 0), number))
         val roots = scaled(DoubleArray(p.size) { sqrt(filtered[it]) })
         return FloatArray(p.size) { roots[it].toFloat() }
+    }
+
+    /** Note the present activity, null if there is none. */
+    private fun follow(next: Activity?) {
+        val before = activity
+        activity = next
+        if (before != null && before.number != next?.number) onActivity(before)
     }
 
     private fun scaled(p: DoubleArray): DoubleArray = p.sum().let { sum -> DoubleArray(p.size) { p[it] / sum } }

@@ -61,6 +61,10 @@ class HostileTest {
 
         override fun saveStream(sums: StreamSums) = Unit
 
+        override fun questions() = Questions()
+
+        override fun saveQuestions(questions: Questions) = Unit
+
         override fun checkpoint() = written
 
         override fun putCheckpoint(payload: ByteArray) {

@@ -84,6 +84,8 @@ class FleetFlowsTest {
 
         override fun asset(name: String): ByteArray = throw AssertionError("there are no assets")
 
+        override val epochNs: Long = 0
+
         override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder = throw AssertionError("nothing is recorded")
     }
 

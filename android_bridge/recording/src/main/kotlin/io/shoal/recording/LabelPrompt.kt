@@ -21,6 +21,27 @@ import java.util.Date
  */
 public object LabelPrompt {
     /**
+     * Ask about a long stretch of windows that look alike, if a question is due ([Fleet.question]);
+     * return true if so. The answer labels all of them; a question that is swiped away counts as
+     * asked. Call it after [Fleet.predictNext], while the app records without a label; not on the
+     * main thread.
+     *
+     * @param mostADay maximum number of questions a day; 0 for none
+     * @throws ConfigException the model or the fleet's folder cannot be used
+     */
+    @JvmStatic
+    @JvmOverloads
+    @Throws(ConfigException::class)
+    public fun ask(context: Context, fleet: Fleet, mostADay: Int = 3): Boolean {
+        val question = fleet.question(mostADay) ?: return false
+        val times = DateFormat.getTimeInstance(DateFormat.SHORT)
+        val (begin, end) = Pair(times.format(Date(question.fromMs)), times.format(Date(question.untilMs)))
+        val text = context.getString(R.string.shoal_prompt_reason, begin, end, question.minutes, question.answers.first())
+        show(context, fleet, question.fromMs, question.untilMs, question.answers, text)
+        return true
+    }
+
+    /**
      * Ask about the time from [fromMs] to [untilMs] (Unix time). The answer becomes a label of that
      * time; without one there is no label. From API 33 on, Android shows the notification only if
      * the user allowed the app to post some.
@@ -29,14 +50,18 @@ public object LabelPrompt {
      */
     @JvmStatic
     public fun ask(context: Context, fleet: Fleet, fromMs: Long, untilMs: Long, answers: List<String>) {
+        val times = DateFormat.getTimeInstance(DateFormat.SHORT)
+        show(context, fleet, fromMs, untilMs, answers, context.getString(R.string.shoal_prompt_text, times.format(Date(fromMs)), times.format(Date(untilMs))))
+    }
+
+    private fun show(context: Context, fleet: Fleet, fromMs: Long, untilMs: Long, answers: List<String>, text: String) {
         val manager = context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
         val channel = NotificationChannel(CHANNEL, context.getString(R.string.shoal_prompt_channel_name), NotificationManager.IMPORTANCE_DEFAULT)
         channel.setDescription(context.getString(R.string.shoal_prompt_channel_description))
         manager.createNotificationChannel(channel)
-        val times = DateFormat.getTimeInstance(DateFormat.SHORT)
         val notification = Notification.Builder(context, CHANNEL)
             .setContentTitle(context.getString(R.string.shoal_prompt_title))
-            .setContentText(context.getString(R.string.shoal_prompt_text, times.format(Date(fromMs)), times.format(Date(untilMs))))
+            .setContentText(text)
             .setSmallIcon(R.drawable.shoal_recording)
             .setAutoCancel(true)
         val icon = Icon.createWithResource(context, R.drawable.shoal_recording)
