@@ -137,9 +137,12 @@ def _live(
         return None
     from edge_client.live.recording import recording
     from edge_client.live.settings import live_settings
+    from edge_client.models.description import ModelInUse
+    from edge_client.storage.state import DeviceState
 
+    model = ModelInUse(DeviceState(arguments.state, read_only=True))
     recorded = held.enter_context(
-        recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop)
+        recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop, model)
     )
     held.enter_context(recorded.recorder.at_work(stop))
     return recorded.data

@@ -20,6 +20,7 @@ from edge_client.live.recording import FOLDER, recording, stretches
 from edge_client.live.settings import live_settings
 from edge_client.live.store import read_folder
 from edge_client.models.application import Model
+from edge_client.models.description import ModelInUse
 from edge_client.storage.state import DeviceState
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError, ShoalError
@@ -41,8 +42,9 @@ def record(arguments: Namespace) -> int:
     Raises:
         ShoalError: a setting cannot be used.
     """
-    stop = stopping()
-    with recording(live_settings(arguments), arguments.state, "shoal-record", stop) as parts:
+    stop, model = stopping(), ModelInUse(DeviceState(arguments.state, read_only=True))
+    settings = live_settings(arguments)
+    with recording(settings, arguments.state, "shoal-record", stop, model) as parts:
         parts.recorder.run(stop)
         windows = parts.data.now()
         print(

@@ -12,7 +12,7 @@ from edge_client.data.recordings.resampling import Resampler, Stretch
 from edge_client.live.labelling.label_file import LabelFile
 from edge_client.live.labelling.labels import Labels, read_statement
 from edge_client.live.labelling.page import LabelPage
-from edge_client.live.labelling.questions import Questions
+from edge_client.live.labelling.questions import ModelView, Questions
 from edge_client.live.recorder import Recorder
 from edge_client.live.ring import Ring
 from edge_client.live.samples import Source
@@ -23,8 +23,6 @@ from edge_client.live.sources.mqtt import MqttSource
 from edge_client.live.sources.readings import Readings
 from edge_client.live.sources.stdin import StdinSource
 from edge_client.live.store import LiveData, open_folder
-from edge_client.models.description import describe
-from edge_client.storage.state import DeviceState
 from host.files import lock_folder, make_folder
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -100,9 +98,15 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(
-    settings: LiveSettings, state: Path, client_id: str, stop: Callable[[], bool]
+    settings: LiveSettings,
+    state: Path,
+    client_id: str,
+    stop: Callable[[], bool],
+    model: ModelView,
 ) -> Iterator[Recording]:
     """Yield the parts of a recording, and close them afterwards.
+
+    `model`: the model in use, for the page.
 
     Raises:
         ConfigError: something cannot be used, or another process records into this folder.
@@ -135,7 +139,7 @@ def recording(
         except OSError as error:
             raise ConfigError(f"live data {folder}: {error.strerror}") from None
         stack.callback(ring.close)
-        stack.enter_context(_label_sources(settings, labels, state, stop))
+        stack.enter_context(_label_sources(settings, labels, folder, stop, model))
         source = open_source(
             settings,
             folder,
@@ -177,7 +181,11 @@ def stretches(
 
 @contextlib.contextmanager
 def _label_sources(
-    settings: LiveSettings, labels: Labels, state: Path, stop: Callable[[], bool]
+    settings: LiveSettings,
+    labels: Labels,
+    folder: Path,
+    stop: Callable[[], bool],
+    model: ModelView,
 ) -> Iterator[None]:
     part, over = settings.labels, threading.Event()
     if (part.topic or part.file or part.page) and not settings.classes:
@@ -189,14 +197,8 @@ def _label_sources(
         )
     page = None
     if part.page:
-        device = DeviceState(state, read_only=True)
-        page = LabelPage(
-            part.page,
-            labels,
-            is_open=part.open_page,
-            questions=Questions(device, state / FOLDER, labels, part.questions),
-            status=lambda: describe(device),
-        )
+        questions = Questions(model, folder, labels, part.questions)
+        page = LabelPage(part.page, labels, is_open=part.open_page, questions=questions)
     if part.file:
         LabelFile(Path(part.file), labels).start(lambda: over.is_set() or stop())
     try:

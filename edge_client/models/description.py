@@ -1,13 +1,41 @@
 """The model in use in words: what it is, what it is worth, and how long activities last."""
 
 import math
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from edge_client.core.offers import alone_of, is_of_offer
+from edge_client.core.questions import Question
 from edge_client.core.session import ModelOffer
 from edge_client.core.stream import BEGIN_WINDOWS, StreamSums
 from edge_client.storage.state import DeviceState
+from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
+
+
+@dataclass(frozen=True)
+class ModelInUse:
+    """The model in use of a device, as its page shows it (`ModelView`)."""
+
+    state: DeviceState
+
+    def is_there(self) -> bool:
+        """Return True if a model is in use that can be read."""
+        try:
+            return self.state.current() is not None
+        except ConfigError:
+            return False
+
+    def describe(self) -> list[str]:
+        """Return the lines of `shoal-edge status`, or the reason why there are none."""
+        try:
+            return describe(self.state)
+        except ConfigError as error:
+            return [str(error)]
+
+    def stretches(self) -> tuple[Question, ...]:
+        """Return the long stretches that the model has answered."""
+        return self.state.questions()
 
 
 def describe(state: DeviceState) -> list[str]:

@@ -17,7 +17,7 @@ from edge_client.live.labelling.label_file import LabelFile
 from edge_client.live.labelling.labels import Labels
 from edge_client.live.labelling.page import LabelPage
 from edge_client.live.labelling.questions import Questions
-from edge_client.models.description import describe
+from edge_client.models.description import ModelInUse, describe
 from edge_client.storage.state import DeviceState
 from tests.support.browser import chromium, watched
 from wire.errors import ConfigError
@@ -154,8 +154,7 @@ def asking(labels: Labels, tmp_path: Path) -> Iterator[LabelPage]:
         "127.0.0.1:0",
         labels,
         wall=lambda: NOW_S,
-        questions=Questions(DeviceState(tmp_path / "state", read_only=True), tmp_path, labels, 3),
-        status=lambda: describe(state),
+        questions=Questions(ModelInUse(state), tmp_path, labels, 3),
     )
     yield page
     page.close()

@@ -20,6 +20,7 @@ from edge_client.core.stream import Activity, StreamFilter, StreamSums
 from edge_client.live.labelling.labels import Labels
 from edge_client.live.labelling.questions import FILE, Questions
 from edge_client.models.application import Model
+from edge_client.models.description import ModelInUse
 from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, take_up
@@ -159,7 +160,7 @@ class TestQuestions:
         self, state: DeviceState, folder: Path, clock: Clock, most: int = 3
     ) -> tuple[Questions, Labels]:
         labels = Labels(folder, CLASSES, clock)
-        return Questions(state, folder, labels, most), labels
+        return Questions(ModelInUse(state), folder, labels, most), labels
 
     def test_an_answer_labels_every_window_of_its_stretch(
         self, state: DeviceState, tmp_path: Path

@@ -17,7 +17,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -46,8 +46,10 @@ button{{font:inherit;padding:.8em 1.2em;margin:.2em}}
 <form method="post" action="/label"><input type="hidden" name="token" value="{token}">
 <p>{buttons}<button name="label" value="">nothing</button></p>
 <p><label><input name="minutes" type="number" min="0" max="1440" step="any" value="0"> minutes,
-up to now (0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</ul>{status}</main></html>"""
-_QUESTION = """<h1>What was it?</h1><p>{reason}.</p>
+up to now (0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</ul>
+{status}</main></html>"""
+_QUESTION = """<h1>What was it?</h1>
+<p>{reason}.</p>
 <form method="post" action="/answer"><input type="hidden" name="token" value="{token}">
 <input type="hidden" name="begin" value="{begin}">
 <p>{buttons}<button name="label" value="">none of these</button></p></form>"""
@@ -100,12 +102,11 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _status(self) -> str:
-        try:
-            lines = self.server.status()
-        except ConfigError as error:
-            lines = [str(error)]
-        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-        return f"<h2>This device's model</h2><ul>{items}</ul>" if items else ""
+        questions = self.server.questions
+        if questions is None:
+            return ""
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in questions.model.describe())
+        return f"<h2>This device's model</h2><ul>{items}</ul>"
 
     def _buttons(self, marked: str | None) -> str:
         return "".join(
@@ -220,7 +221,6 @@ class LabelPage(ThreadingHTTPServer):
         is_open: bool = False,
         wall: Callable[[], float] = time.time,
         questions: Questions | None = None,
-        status: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Serve the page in a separate thread.
 
@@ -229,8 +229,7 @@ class LabelPage(ThreadingHTTPServer):
             labels: labels that the page shows and sets.
             is_open: True if other machines may reach it.
             wall: Unix time.
-            questions: questions that the page asks, None for none.
-            status: lines about the model in use.
+            questions: questions that the page asks, with the model in use; None for neither.
 
         Raises:
             ConfigError: the address cannot be used.
@@ -245,7 +244,7 @@ class LabelPage(ThreadingHTTPServer):
                 "true to permit that"
             )
         self.labels, self.wall, self.is_open = labels, wall, is_open
-        self.questions, self.status = questions, status
+        self.questions = questions
         self.token = secrets.token_urlsafe(24)
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._failed = Tally("a request to the page")

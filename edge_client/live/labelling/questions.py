@@ -6,15 +6,16 @@ nothing twice. A question stays on the page until it is answered, or until the n
 
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from edge_client.core.questions import Question, due_question
 from edge_client.live.labelling.labels import Labels
-from edge_client.storage.state import DeviceState
 from host.files import write_atomically
-from wire.errors import ConfigError, DataError
+from wire.errors import DataError
 
 log = logging.getLogger("shoal.edge")
 
@@ -29,19 +30,32 @@ class LastQuestion(msgspec.Struct, frozen=True):
     is_open: bool
 
 
+class ModelView(Protocol):
+    """The model in use, as the page of labels sees it."""
+
+    def is_there(self) -> bool:
+        """Return True if a model is in use."""
+
+    def describe(self) -> Sequence[str]:
+        """Return the lines of `shoal-edge status`."""
+
+    def stretches(self) -> Sequence[Question]:
+        """Return the long stretches that the model has answered."""
+
+
 class Questions:
     """Questions about a device's live data. Any thread may use them."""
 
-    def __init__(self, state: DeviceState, folder: Path, labels: Labels, most_a_day: int) -> None:
+    def __init__(self, model: ModelView, folder: Path, labels: Labels, most_a_day: int) -> None:
         """Read what was asked last.
 
         Args:
-            state: state of the device, with the model in use and the stretches.
+            model: the model in use.
             folder: folder of the live data.
             labels: labels of the folder.
             most_a_day: maximum number of questions a day.
         """
-        self._state, self._path, self._labels = state, folder / FILE, labels
+        self.model, self._path, self._labels = model, folder / FILE, labels
         self._most_a_day, self._lock = most_a_day, threading.Lock()
 
     def open(self) -> Question | None:
@@ -67,10 +81,10 @@ class Questions:
             self._put(msgspec.structs.replace(last, is_open=False))
 
     def _open(self) -> Question | None:
-        if self._most_a_day < 1 or not self._has_model():
+        if self._most_a_day < 1 or not self.model.is_there():
             return None
         now_s, last = self._labels.wall(), self._last()
-        stretches = [each for each in self._state.questions() if not self._has_label(each)]
+        stretches = [each for each in self.model.stretches() if not self._has_label(each)]
         due = due_question(stretches, last.at_s if last else None, self._most_a_day, now_s)
         if due is not None:
             last = LastQuestion(due, now_s, True)
@@ -82,12 +96,6 @@ class Questions:
         if last is None or not last.is_open or self._has_label(last.question):
             return None
         return last.question
-
-    def _has_model(self) -> bool:
-        try:
-            return self._state.current() is not None
-        except ConfigError:
-            return False
 
     def _has_label(self, question: Question) -> bool:
         return self._labels.has_any(question.begin_s, question.end_s)

@@ -238,14 +238,14 @@ public class Fleet internal constructor(
      *   process of the app, or the app's own model cannot be used
      */
     @Throws(ConfigException::class)
-    public fun question(mostADay: Int): LabelQuestion? = synchronized(predicting) {
+    public fun question(mostADay: Int): Labels.LabelQuestion? = synchronized(predicting) {
         if (!consent.isGranted) return null
-        val times by lazy { LabelledTime.read(home.labels).filter { it.source != LabelSource.HINT && it.label.isNotEmpty() } }
+        val times by lazy { Labels.LabelledTime.read(home.labels).filter { it.source != LabelSource.HINT && it.label.isNotEmpty() } }
         val opened = opened()
         val due = opened.question(mostADay, System.currentTimeMillis() / 1000.0) { asked ->
             times.any { it.fromMs < 1000 * asked.endS && it.untilMs > 1000 * asked.beginS }
         }
-        due?.let { LabelQuestion((1000 * it.beginS).toLong(), ceil(1000 * it.endS).toLong(), listOf(it.label) + (opened.classes - it.label)) }
+        due?.let { Labels.LabelQuestion((1000 * it.beginS).toLong(), ceil(1000 * it.endS).toLong(), listOf(it.label) + (opened.classes - it.label)) }
     }
 
     /**

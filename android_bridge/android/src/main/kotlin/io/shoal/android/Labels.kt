@@ -22,17 +22,6 @@ public enum class LabelSource {
 }
 
 /**
- * Question what somebody did from [fromMs] to [untilMs] (Unix time), when the windows look alike.
- * One answer, by [Labels.add], labels all of them.
- *
- * @property answers the model's classes, the one that it probably was first
- */
-public class LabelQuestion internal constructor(public val fromMs: Long, public val untilMs: Long, public val answers: List<String>) {
-    /** Duration in whole minutes, at least 1. */
-    public val minutes: Int get() = ((untilMs - fromMs + 30_000) / 60_000).toInt().coerceAtLeast(1)
-}
-
-/**
  * Labels of times, for a fleet's recordings, existing or future ones. If two overlap, the better
  * source counts, and of one source the later label. A window whose samples have several labels, or
  * none, has no label. Functions may be called on any thread; do not wait for their results on the
@@ -96,6 +85,17 @@ public class Labels internal constructor(
                 false
             }
         }
+    }
+
+    /**
+     * Question what somebody did from [fromMs] to [untilMs] (Unix time), when the windows look alike.
+     * One answer, by [Labels.add], labels all of them.
+     *
+     * @property answers the model's classes, the one that it probably was first
+     */
+    public class LabelQuestion internal constructor(public val fromMs: Long, public val untilMs: Long, public val answers: List<String>) {
+        /** Duration in whole minutes, at least 1. */
+        public val minutes: Int get() = ((untilMs - fromMs + 30_000) / 60_000).toInt().coerceAtLeast(1)
     }
 
     /** Label of the time from [fromMs] to before [untilMs] (Unix time in ms). */

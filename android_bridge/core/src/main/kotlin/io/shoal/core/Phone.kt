@@ -119,7 +119,7 @@ public class Phone(
      * from then on.
      */
     @JvmOverloads
-    public fun predictor(onReplaced: (Current) -> Unit = {}): Predictor = Predictor(storage, loader, trusted, onReplaced)
+    public fun predictor(onReplaced: (Current) -> Unit = {}): Predictor = Predictor(storage, loader, trusted, onReplaced = onReplaced)
 
     /**
      * Process one event, or, if there is none, do the pending work. Return true if anything

@@ -23,8 +23,8 @@ public class Predictor @JvmOverloads constructor(
     private val storage: Storage,
     loader: GraphLoader,
     trusted: List<PublicKey>,
-    private val onReplaced: (Current) -> Unit = {},
     private val remembers: () -> Boolean = { true },
+    private val onReplaced: (Current) -> Unit = {},
 ) : Closeable {
     private val loaded = LoadedBundle(storage, loader, windows = null, trusted, Noise.fromEntropy())
     private var model: Pair<String, Tensors>? = null
