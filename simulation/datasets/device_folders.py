@@ -253,8 +253,12 @@ def _cut_all(
         DataError: devices have other channels, or a recording cannot be used.
     """
     first = next(iter(scans))
+    date_order = {
+        mark: is_first for one in scans.values() for mark, is_first in one.date_order.items()
+    }
     for device in scans.values():
         device.respell(scans[first].columns)
+        device.date_order = date_order
     persons, reasons, remarks, folders = (
         by_owner(path, scans) if by_person else Owners(dict(scans), {}, [], {})
     )

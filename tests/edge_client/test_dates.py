@@ -103,6 +103,19 @@ def test_dates_have_the_order_that_their_numbers_allow(cells: tuple[str, str]) -
     np.testing.assert_array_equal(seconds, [SINCE_1970, SINCE_1970 + 20, np.nan])
 
 
+def test_the_order_of_dates_is_that_of_all_files(tmp_path: Path) -> None:
+    def write(name: str, begin: datetime, count: int) -> None:
+        times = [begin + timedelta(seconds=i / 20) for i in range(count)]
+        rows = [f"{at:%d/%m/%Y} {clock(at)},{i % 7},sit" for i, at in enumerate(times)]
+        put(tmp_path / f"{name}.csv", ["time,x,label", *rows])
+
+    write("a", datetime(2026, 3, 4, 23, 59, 50), 400)
+    write("b", datetime(2026, 4, 12, 23), 20 * 3700)  # rows are read in parts of 65,536
+    fleet = shoal.load(tmp_path, length=100, stride=100)
+    assert fleet.reading is not None
+    assert fleet.reading.gaps == {"a": 0, "b": 0}, "midnight is none"
+
+
 def test_minutes_need_no_seconds_beside_a_date() -> None:
     seconds, _, wrong = read_times(np.array(["31.01.2026 23:59", "01.02.2026 00:00"]))
     assert wrong is None

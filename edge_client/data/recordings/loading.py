@@ -355,7 +355,7 @@ def _file_samples(
             if reading.labels_hold and fixed == NO_LABEL:
                 values[begin:end][~has_cell(part.columns[label])] = _SAME_LABEL
         if t is not None:
-            t[begin:end], of_dates = times_of(path, roles, part)
+            t[begin:end], of_dates = times_of(device, path, roles, part)
             are_dates &= of_dates
         if tracks is not None:
             cells = [texts_of(part.columns[n]) if n else np.full(end - begin, "") for n in dividers]

@@ -13,6 +13,7 @@ from edge_client.data.recordings.folders import RecordingFiles, is_chosen, roles
 from edge_client.data.tables.clock import (
     FIRST,
     UNITS,
+    days_first,
     in_seconds,
     rate_of,
     read_times,
@@ -117,6 +118,8 @@ class FolderScan:
     """Unit of the times of each recording, see `common_unit`."""
     label_steps: set[bool] = field(default_factory=set)
     """True if some row after one with a label has one too, False if some has none."""
+    date_order: dict[str, bool] = field(default_factory=dict)
+    """What the dates of all files say of their order, see `days_first`."""
 
     def respell(self, known: Collection[str]) -> None:
         """Call columns as they are spelled in `known`."""
@@ -319,7 +322,7 @@ def _scan_file(
             if role.reason == DIVIDES and (device.settings.recordings or is_position(name)):
                 device.places |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
             if role.role == TIME:
-                t, are_dates = times_of(path, roles, part)
+                t, are_dates = times_of(device, path, roles, part)
                 times.append((t if count <= FIRST else np.zeros(0), are_dates))
             if role.role != CHANNEL:
                 continue
@@ -453,14 +456,18 @@ def times_in(roles: Mapping[str, ColumnRole]) -> list[str]:
 
 
 def times_of(
-    path: TableSource, roles: Mapping[str, ColumnRole], part: TablePart
+    device: FolderScan, path: TableSource, roles: Mapping[str, ColumnRole], part: TablePart
 ) -> tuple[Array, bool]:
-    """Return the times of a part, and True if they are dates, in seconds."""
+    """Return the times of a part, and True if they are dates, in seconds.
+
+    The first date that says if days come before months says it for all files of `device`.
+    """
     name, *dates = times_in(roles)
     column, lines = part.columns[name], part.lines
     for other in dates:
         column = with_dates(column, part.columns[other])
-    numbers, are_dates, wrong = read_times(column)
+    device.date_order = days_first(column) | device.date_order
+    numbers, are_dates, wrong = read_times(column, device.date_order)
     if wrong is not None:
         raise DataError(
             f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} is no time: a "

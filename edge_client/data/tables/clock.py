@@ -6,7 +6,7 @@ name of the column says which (``time_ms``, ``Time (s)``), or the usual interval
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import date
 from functools import lru_cache, partial
 
@@ -67,10 +67,34 @@ def unit_of_time(name: str, times: Array, unit: str = "") -> str:
     return "ms" if usual < 1e3 else "us" if usual < 1e6 else "ns"
 
 
-def read_times(column: Array) -> tuple[Array, bool, int | None]:
+def days_first(column: Array) -> dict[str, bool]:
+    """Return True or False by the mark between the numbers of dates if a day comes before a month.
+
+    It is empty if the dates (n,) leave that open: no day is after the 12th.
+    """
+    cells = [] if column.dtype.kind != "U" else column.tolist()
+    first = next((cell for cell in cells if cell.strip().lower() not in MISSING), "")
+    if not _DAY.match(first.strip()):
+        return {}
+    for match in filter(None, (_DAY.match(cell.strip()) for cell in cells)):
+        if len(match[1]) == 4:
+            break
+        if int(match[1]) > 12 or int(match[3]) > 12:
+            return {match[2]: int(match[1]) > 12}
+    return {}
+
+
+def read_times(
+    column: Array, order: Mapping[str, bool] | None = None
+) -> tuple[Array, bool, int | None]:
     """Return times (n,), True if they are seconds already, and the first row that is no time.
 
     Dates become seconds since 1970, times of day seconds since midnight. A missing time is NaN.
+
+    Args:
+        column: numbers, texts or moments (n,).
+        order: `days_first` of dates that are written alike. Other dates are in the order that
+            they allow themselves, else days come first unless slashes are between.
     """
     if column.dtype.kind == "M":
         missing = np.isnat(column)
@@ -89,8 +113,7 @@ def read_times(column: Array) -> tuple[Array, bool, int | None]:
     seconds = np.full(len(cells), np.nan)
     read = _date if _ISO.match(first) else _time_of_day
     if not _ISO.match(first) and _DATE.match(first):
-        order = _order_of(cells)
-        read = partial(_date_in_order, order=order)
+        read = partial(_date_in_order, order={**days_first(column), **(order or {})})
     for i, cell in enumerate(cells):
         if cell.lower() in MISSING:
             continue
@@ -206,19 +229,6 @@ def _date(text: str) -> float | None:
     return int(moment.astype(np.int64)) / 1e9 - shift_s
 
 
-def _order_of(cells: Sequence[str]) -> str:
-    """Return the order of year, month and day in dates: "ymd", "dmy" or "mdy".
-
-    Without a day after the 12th, days come first unless slashes are between.
-    """
-    matches = [match for match in map(_DAY.match, cells) if match]
-    if len(matches[0][1]) == 4:
-        return "ymd"
-    seconds = any(int(match[3]) > 12 for match in matches)
-    firsts = any(int(match[1]) > 12 for match in matches)
-    return "mdy" if seconds or (matches[0][2] == "/" and not firsts) else "dmy"
-
-
 @lru_cache(maxsize=64)
 def _days(year: int, month: int, day: int) -> int | None:
     """Return the days since 1970 of a date, None if there is no such day."""
@@ -230,13 +240,17 @@ def _days(year: int, month: int, day: int) -> int | None:
         return None
 
 
-def _date_in_order(text: str, order: str) -> float | None:
-    """Return seconds since 1970 of a date whose numbers have this order."""
+def _date_in_order(text: str, order: Mapping[str, bool]) -> float | None:
+    """Return seconds since 1970 of a date, None if it is none. `order`: see `days_first`."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
-    numbers = dict(zip(order, (int(match[i]) for i in (1, 3, 4)), strict=True))
-    days = _days(numbers["y"], numbers["m"], numbers["d"])
+    year, month, day = (int(match[i]) for i in (1, 3, 4))
+    if len(match[1]) < 4:
+        day, month, year = year, month, day
+        if not order.get(match[2], match[2] != "/"):
+            day, month = month, day
+    days = _days(year, month, day)
     at_s = _time_of_day(_MINUTES.sub(r"\1:00\2", match[5]))
     return None if days is None or at_s is None else days * DAY_S + at_s
 
