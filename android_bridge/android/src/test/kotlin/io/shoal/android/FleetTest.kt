@@ -6,6 +6,8 @@ import io.shoal.core.ConfigException
 import io.shoal.core.Current
 import io.shoal.core.LinkException
 import io.shoal.core.Log
+import io.shoal.core.Question
+import io.shoal.core.Questions
 import io.shoal.core.Session
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Metrics
@@ -56,6 +58,30 @@ class FleetTest {
         assertEquals(listOf("jobs"), platform.requests.toList())
         assertNull(configured("g").consent.version, "each fleet is agreed to by itself")
         assertFailsWith<IllegalArgumentException> { fleet.consent.grant("terms 3") }
+    }
+
+    @Test
+    fun `a question needs consent and a model, and is not about a time with a label`() {
+        val fleet = configured()
+        val nowS = System.currentTimeMillis() / 1000.0
+        val stretches = listOf(900, 600).map { Question(nowS - it, nowS - it + 120, 50, "walking") }
+        fleet.storage().saveQuestions(Questions(stretches))
+        fleet.storage().saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", emptyMap(), 2))
+        assertNull(fleet.question(3), "nobody has consented")
+        fleet.consent.grant("terms-1")
+        platform.write()
+        assertNull(fleet.question(0))
+        val untilMs = (1000 * (nowS - 800)).toLong()
+        val hint = fleet.labels.add("walking", untilMs + 100_000, untilMs + 300_000, LabelSource.HINT)
+        val label = fleet.labels.add("walking", untilMs - 1000, untilMs)
+        platform.write()
+        assertTrue(hint.get() && label.get())
+        val question = fleet.question(3)!!
+        assertEquals((1000 * stretches[1].beginS).toLong(), question.fromMs)
+        assertEquals(listOf("walking"), question.answers)
+        assertEquals(2, question.minutes)
+        assertNull(fleet.question(3), "one is asked, and the next is due later")
+        assertNull(configured().question(3), "a restart asks nothing twice")
     }
 
     @Test

@@ -315,4 +315,18 @@ class ReleasesTest {
         }
         assertEquals(listOf(2L), released)
     }
+
+    @Test
+    fun `long stretches that a stream was answered with are remembered if they may be`() {
+        device().release(1)
+        val (bundle, x) = Pair(storage().current()!!.bundle, Fixture.windows.testX.take(intArrayOf(0)))
+        for (remembers in listOf(false, true)) {
+            storage().saveStream(StreamSums(bundle, 900.0, 100.0))
+            Predictor(storage(), FakeLoader(), Fixture.keys, { remembers }).use { predictor ->
+                repeat(100) { predictor.predictNext(x, 1000 + it * 2.0) }
+                predictor.predictNext(x, 5000.0)
+            }
+            assertEquals(if (remembers) listOf(100L) else emptyList(), storage().questions().stretches.map { it.windows })
+        }
+    }
 }
