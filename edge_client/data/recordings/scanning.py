@@ -119,7 +119,7 @@ class FolderScan:
     label_steps: set[bool] = field(default_factory=set)
     """True if some row after one with a label has one too, False if some has none."""
     date_order: dict[str, bool] = field(default_factory=dict)
-    """What the dates of all files say of their order, see `days_first`."""
+    """Order of the dates in all files, see `days_first`."""
 
     def respell(self, known: Collection[str]) -> None:
         """Call columns as they are spelled in `known`."""
