@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import shoal
@@ -114,6 +115,32 @@ def test_the_order_of_dates_is_that_of_all_files(tmp_path: Path) -> None:
     fleet = shoal.load(tmp_path, length=100, stride=100)
     assert fleet.reading is not None
     assert fleet.reading.gaps == {"a": 0, "b": 0}, "midnight is none"
+
+
+@pytest.mark.parametrize("name", ["when", "dt", "logged"])
+@pytest.mark.parametrize("kind", ["text", "parquet", "memory"])
+def test_the_only_column_of_dates_is_the_time(tmp_path: Path, name: str, kind: str) -> None:
+    at = pd.Timestamp(BEGIN) + pd.to_timedelta(np.arange(800) / 20, unit="s")
+    x = np.random.default_rng(0).normal(size=800)
+    table = pd.DataFrame({"x": x, name: at, "label": ["sit", "walk"] * 400, "person": "ann"})
+    if kind == "text":
+        table.to_csv(tmp_path / "a.csv", index=False)
+    else:
+        table.to_parquet(tmp_path / "a.parquet")
+    if kind == "memory":
+        fleet = shoal.load(table, person="person", length=1, stride=1)
+    else:
+        fleet = shoal.load(tmp_path, length=1, stride=1)
+    assert (fleet.window.channels, fleet.window.rate_hz) == (("x",), 20)
+    assert "its cells are dates" in described(fleet)
+
+
+def test_one_of_two_columns_of_dates_is_chosen_by_the_user(tmp_path: Path) -> None:
+    at = pd.Timestamp(BEGIN) + pd.to_timedelta(np.arange(800) / 20, unit="s")
+    table = pd.DataFrame({"x": np.arange(800) % 9 / 2, "sent": at, "came": at})
+    table.to_parquet(tmp_path / "a.parquet")
+    assert shoal.load(tmp_path, length=50).window.rate_hz == 0
+    assert shoal.load(tmp_path, length=50, columns={"sent": "time"}).window.rate_hz == 20
 
 
 def test_minutes_need_no_seconds_beside_a_date() -> None:

@@ -371,6 +371,26 @@ class TestLabels:
         count = [int((windows.train_y == k).sum() + (windows.test_y == k).sum()) for k in (0, 1)]
         assert count == [7, 5]
 
+    @pytest.mark.parametrize("name", ["annotations", "labels", "segments"])
+    @pytest.mark.parametrize(
+        "of_sits",
+        [[(0, 6), (12, 18)], [(0, 6.3), (12, 18.1)], [(12, 18), (0, 6)], [(-2, 6), (12, 30)]],
+    )
+    def test_intervals_may_touch_overlap_and_be_in_any_order(
+        self, tmp_path: Path, name: str, of_sits: list[tuple[float, float]]
+    ) -> None:
+        lines = [f"{begin},{end},sit" for begin, end in of_sits] + ["6,12,walk"]
+        put(tmp_path / "ann/acc.csv", ["t,x", *rows(900, 1)])
+        put(tmp_path / f"ann/{name}.csv", ["start,end,activity", *lines])
+        classes = ["sit"] * 300 + ["walk"] * 300 + ["sit"] * 300
+        labelled = [f"{row},{c}" for row, c in zip(rows(900, 1), classes, strict=True)]
+        put(tmp_path / "bob/acc.csv", ["t,x,activity", *labelled])
+        fleet = shoal.load(tmp_path, length=50, stride=50)
+        ann, bob = fleet.devices["ann"], fleet.devices["bob"]
+        assert ann.num_unlabelled == 0
+        np.testing.assert_array_equal(ann.train_y, bob.train_y)
+        np.testing.assert_array_equal(ann.train_x, bob.train_x)
+
     def test_a_table_with_begin_end_and_measurements_is_no_file_of_intervals(
         self, tmp_path: Path
     ) -> None:

@@ -7,7 +7,10 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.tables.clock import read_times
 from edge_client.data.tables.parts import PARQUET, TableSource, header_of, is_table, parts_of
 from edge_client.data.tables.roles import (
     CHANNEL,
@@ -23,6 +26,7 @@ from edge_client.data.tables.roles import (
 from edge_client.data.tables.text_form import first_rows, form_of, is_number, stem_of, text_of
 from edge_client.settings import LENGTH as LENGTH
 from edge_client.settings import STRIDE as STRIDE
+from wire.arrays.tensors import Array
 from wire.errors import DataError
 
 CLASSES = "classes.txt"
@@ -35,7 +39,7 @@ _READERS = {
 }
 """Functions of pandas that read files of other kinds, "" if there is none."""
 NO_DATA = frozenset(("metadata", "annotation", "annotations", "studymetadata", "readme"))
-"""Names of files that programs write beside the samples."""
+"""Names of files without classes that programs write beside the samples."""
 BESIDE = re.compile(
     r"battery|location|gps|pedometer|steps?|microphone|camera|network|wifi|bluetooth.*|cell.*|"
     r"activity|device|settings|markers?|events?|log|labels?|ibi|tags?",
@@ -141,7 +145,7 @@ def recordings_in(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.name != CLASSES and path.is_file() and is_table(path)
     )
-    paths = [path for path in paths if stem_of(path).lower() not in NO_DATA]
+    paths = [p for p in paths if stem_of(p).lower() not in NO_DATA or _has_labels_alone(p)]
     for path, following in pairwise(paths):
         if stem_of(path) == stem_of(following):
             raise DataError(
@@ -223,18 +227,35 @@ def roles_in(
     columns: Mapping[str, RoleName],
     names: Sequence[str],
 ) -> tuple[dict[str, ColumnRole], list[str]]:
-    """Return `by_name`; an ``id`` that is alike in neighbouring rows is a person, not a row."""
+    """Return `by_name`, and what the first two cells of columns say.
+
+    An ``id`` that is alike in both is a person, not a row. If no name is of a time, the only column
+    of dates is the time.
+    """
     roles, several = by_name(header, columns)
-    for name in [name for name in header if plain(name) == "id" and name not in columns]:
-        if isinstance(path, Path) and path.suffix != PARQUET:
-            at = header.index(name)
-            cells = [row[at] for row in first_rows(path, 2) if at < len(row)]
-        else:
-            part = next(parts_of(path, names, [name]), None)
-            cells = [str(cell) for cell in part.columns[name][:2].tolist()] if part else []
+    free = [name for name in header if name not in columns]
+    for name in [name for name in free if plain(name) == "id"]:
+        cells = _first_two(path, header, names, name).astype(str).tolist()
         if len(cells) == 2 and cells[0] == cells[1] and cells[0].lower() not in MISSING:
             roles[name] = ColumnRole(name, PERSON)
+    if all(role.role != TIME for role in roles.values()):
+        dates = list[str]()
+        for name in [name for name in free if roles[name].role == CHANNEL]:
+            times, are_dates, _ = read_times(_first_two(path, header, names, name))
+            if are_dates and len(times) and np.isfinite(times).all():
+                dates.append(name)
+        if len(dates) == 1:
+            roles[dates[0]] = ColumnRole(dates[0], TIME, "its cells are dates")
     return roles, several
+
+
+def _first_two(path: TableSource, header: Sequence[str], names: Sequence[str], name: str) -> Array:
+    """Return the first two cells (2,) of a column, fewer if there are fewer rows."""
+    if isinstance(path, Path) and path.suffix != PARQUET:
+        at = header.index(name)
+        return np.array([row[at] for row in first_rows(path, 2) if at < len(row)], str)
+    part = next(parts_of(path, names, [name]), None)
+    return part.columns[name][:2] if part else np.array([], str)
 
 
 def sensor_in(name: str) -> str:
@@ -268,7 +289,7 @@ def _with_labels(sources: Sequence[RecordingFiles]) -> list[RecordingFiles]:
 
     A folder with several other recordings does not say of which of them the classes are.
     """
-    labels = [source for source in sources if _has_labels_alone(source)]
+    labels = [s for s in sources if not s.files[1:] and _has_labels_alone(s.files[0][1])]
     joined = [source for source in sources if source not in labels]
     for source in labels:
         path = source.files[0][1]
@@ -305,12 +326,9 @@ def _parent(source: RecordingFiles) -> Path:
     return Path(str(source.files[0][1])).parent
 
 
-def _has_labels_alone(source: RecordingFiles) -> bool:
-    """Return True if the file of a recording has a time and classes, and no measurement."""
-    path = source.files[0][1]
-    if source.files[1:] or not isinstance(path, Path) or path.suffix == PARQUET:
-        return False
-    if not form_of(path).has_header:
+def _has_labels_alone(path: TableSource) -> bool:
+    """Return True if a text has a time and classes, and no measurement."""
+    if not isinstance(path, Path) or path.suffix == PARQUET or not form_of(path).has_header:
         return False
     columns = by_name(header_of(path), {})[0].values()
     classes = [c for c in columns if c.role == LABEL and not c.name.startswith((NAMED, TARGET))]

@@ -55,6 +55,7 @@ from edge_client.data.recordings.scanning import (
     LARGEST,
     FileSamples,
     FolderScan,
+    are_intervals,
     class_column,
     class_texts,
     full_name,
@@ -69,7 +70,7 @@ from edge_client.data.recordings.scanning import (
 )
 from edge_client.data.recordings.stretches import pieces
 from edge_client.data.recordings.unmatched import unmatched
-from edge_client.data.tables.clock import DAY_S, in_seconds
+from edge_client.data.tables.clock import DAY_S, changes_of_label, in_seconds
 from edge_client.data.tables.parts import (
     TableSource,
     add_line,
@@ -377,9 +378,13 @@ def _file_samples(
     if end != rows:
         raise DataError(f"{path} changed while it was read: it had {rows} rows. Read it again.")
     if t is not None:
-        factor = seconds_per_unit(path, time, t, are_dates, unit) if rows else 0.0
+        has_intervals = are_intervals(path)
+        units = np.sort(t[::2]) if has_intervals else t
+        factor = seconds_per_unit(path, time, units, are_dates, unit) if rows else 0.0
         if factor:
-            in_seconds(t, factor, are_dates)
+            in_seconds(t, factor, are_dates, not has_intervals)
+            changes = changes_of_label(t) if has_intervals else slice(None)
+            t, x, values = t[changes], x[changes], values[changes]
         else:
             t = None
     if t is not None and not all(np.isfinite(t[block]).all() for block in blocks(t)):

@@ -352,8 +352,11 @@ def _scan_file(
         time = next(name for name, role in roles.items() if role.role == TIME)
         t = np.concatenate([numbers for numbers, _ in times])
         are_dates = all(of_dates for _, of_dates in times)
-        factor = seconds_per_unit(path, time, t, are_dates, device.units[-1])
-        in_seconds(t, factor, are_dates)
+        has_intervals = are_intervals(path)
+        factor = seconds_per_unit(
+            path, time, np.sort(t[::2]) if has_intervals else t, are_dates, device.units[-1]
+        )
+        in_seconds(t, factor, are_dates, not has_intervals)
         has_rate = factor and any(role.role == CHANNEL for role in roles.values())
         device.rates.append((rate_of(t) if has_rate else 0.0, count))
     else:
@@ -363,6 +366,13 @@ def _scan_file(
                 f"their time, and no column is one. {_time_line(device, sensor, roles)}"
             )
         device.rates.append((0.0, count))
+
+
+def are_intervals(path: TableSource) -> bool:
+    """Return True if the rows of a table are intervals with a label, each read as two rows."""
+    if not isinstance(path, Path) or path.suffix == PARQUET:
+        return False
+    return form_of(path).intervals is not None
 
 
 def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:

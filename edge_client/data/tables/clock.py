@@ -153,8 +153,8 @@ def with_dates(times: Array, dates: Array) -> Array:
     return times
 
 
-def in_seconds(times: Array, factor: float, are_dates: bool) -> None:
-    """Convert times (n,) to seconds in place, spread and continued after midnight."""
+def in_seconds(times: Array, factor: float, are_dates: bool, are_sampled: bool = True) -> None:
+    """Convert times (n,) to seconds in place, continued after midnight, and spread if sampled."""
     begin, end, shift_s = 0, 0, 0.0
     while begin < len(times):
         end = min(begin + FIRST, len(times))
@@ -165,12 +165,27 @@ def in_seconds(times: Array, factor: float, are_dates: bool) -> None:
         following = times[end] * factor if end < len(times) else part[-1]
         if are_dates:
             whole = continued(np.append(part, following))
-            times[begin:end] = spread(whole[:-1] + shift_s)
+            part = whole[:-1] + shift_s
             shift_s += float(whole[-1] - following)
-        else:
-            times[begin:end] = spread(part)
+        times[begin:end] = spread(part) if are_sampled else part
         release(times)
         begin = end
+
+
+def changes_of_label(times: Array) -> Array:
+    """Return the rows (n,) at which a label begins or ends, in order of time.
+
+    An end is none at which, or before which, another label has begun.
+
+    Args:
+        times: beginning and end of each interval in turn (2 n,), the end NaN if it has none.
+    """
+    order = np.argsort(times[::2], kind="stable")
+    begins, ends = times[::2][order], times[1::2][order]
+    rows = np.stack([2 * order, 2 * order + 1], axis=1).reshape(-1)
+    is_change = np.full(len(rows), True)
+    is_change[1::2] = ends < np.append(begins[1:], np.inf)
+    return np.asarray(rows[is_change])
 
 
 def spread(times: Array) -> Array:

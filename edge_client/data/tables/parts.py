@@ -219,6 +219,8 @@ def read_numbers(column: Array) -> tuple[Array, int | None]:
     """
     if column.dtype.kind in "fiub":
         return column.astype(np.float64), None
+    if column.dtype.kind == "M":
+        column = np.datetime_as_string(column)
     joined = "".join(column.tolist())
     if joined.isascii() and "_" not in joined:
         with contextlib.suppress(ValueError):  # a cell is empty or no number
