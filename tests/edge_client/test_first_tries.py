@@ -391,6 +391,24 @@ class TestLabels:
         np.testing.assert_array_equal(ann.train_y, bob.train_y)
         np.testing.assert_array_equal(ann.train_x, bob.train_x)
 
+    @pytest.mark.parametrize("shift_s", [0.0, 0.003, 0.5])
+    def test_persons_whose_rows_alternate_have_a_rate_each(
+        self, tmp_path: Path, shift_s: float
+    ) -> None:
+        x = values(500, 4)
+        rows_of = [
+            (f"{i / 25 + shift_s * k:.3f},p{k},{x[i][k]},{'sit' if i < 250 else 'walk'}")
+            for i in range(500)
+            for k in range(4)
+        ]
+        put(tmp_path / "b/all.csv", ["time_s,person,x,label", *rows_of])
+        in_turn = sorted(rows_of, key=lambda row: row.split(",")[1])
+        put(tmp_path / "c/all.csv", ["time_s,person,x,label", *in_turn])
+        alternate, turns = (shoal.load(tmp_path / k, length=50, stride=50) for k in "bc")
+        assert (alternate.window.rate_hz, turns.window.rate_hz) == (25, 25)
+        for name, device in turns.devices.items():
+            np.testing.assert_array_equal(alternate.devices[name].train_x, device.train_x)
+
     def test_a_table_with_begin_end_and_measurements_is_no_file_of_intervals(
         self, tmp_path: Path
     ) -> None:

@@ -58,19 +58,20 @@ from edge_client.data.recordings.scanning import (
     are_intervals,
     class_column,
     class_texts,
+    dividers_in,
     full_name,
     full_names,
     has_cell,
     roles_of,
     scan,
-    seconds_per_unit,
-    texts_of,
     times_in,
     times_of,
+    to_seconds,
+    tracks_of,
 )
 from edge_client.data.recordings.stretches import pieces
 from edge_client.data.recordings.unmatched import unmatched
-from edge_client.data.tables.clock import DAY_S, changes_of_label, in_seconds
+from edge_client.data.tables.clock import DAY_S, changes_of_label
 from edge_client.data.tables.parts import (
     TableSource,
     add_line,
@@ -81,10 +82,8 @@ from edge_client.data.tables.parts import (
 )
 from edge_client.data.tables.roles import (
     CHANNEL,
-    DIVIDES,
     LABEL,
     LEFT_OUT,
-    PERSON,
     RoleName,
     by_name,
     spelled,
@@ -310,9 +309,7 @@ def _file_samples(
     roles = roles_of(path, device.settings, sensor)
     label = class_column(roles)
     time = next(iter(times_in(roles)), "")
-    person = next((name for name, each in roles.items() if each.role == PERSON), "")
-    dividers = [person, *(name for name, each in roles.items() if each.reason == DIVIDES)]
-    dividers = dividers if any(dividers) else []
+    dividers = dividers_in(roles)
     full = full_names(sensor, roles, reading.channels)
     places = {channel: i for i, channel in enumerate(reading.channels)}
     here = [
@@ -359,34 +356,18 @@ def _file_samples(
             t[begin:end], of_dates = times_of(device, path, roles, part)
             are_dates &= of_dates
         if tracks is not None:
-            cells = [texts_of(part.columns[n]) if n else np.full(end - begin, "") for n in dividers]
-            codes = np.zeros(end - begin, np.int64)
-            for column in cells:
-                words, inverse = np.unique(column, return_inverse=True)
-                codes = codes * len(words) + inverse
-            _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-            numbers = [
-                number_of_track.setdefault(
-                    tuple(str(column[i]) for column in cells), len(number_of_track)
-                )
-                for i in first.tolist()
-            ]
-            tracks[begin:end] = np.array(numbers, np.int32)[inverse]
+            tracks[begin:end] = tracks_of(part, dividers, number_of_track)
         for array in (x, values, t, tracks):
             if array is not None:
                 release(array)
     if end != rows:
         raise DataError(f"{path} changed while it was read: it had {rows} rows. Read it again.")
     if t is not None:
-        has_intervals = are_intervals(path)
-        units = np.sort(t[::2]) if has_intervals else t
-        factor = seconds_per_unit(path, time, units, are_dates, unit) if rows else 0.0
-        if factor:
-            in_seconds(t, factor, are_dates, not has_intervals)
-            changes = changes_of_label(t) if has_intervals else slice(None)
-            t, x, values = t[changes], x[changes], values[changes]
-        else:
+        if not rows or not to_seconds(path, time, t, tracks, are_dates, unit):
             t = None
+        elif are_intervals(path):
+            changes = changes_of_label(t)
+            t, x, values = t[changes], x[changes], values[changes]
     if t is not None and not all(np.isfinite(t[block]).all() for block in blocks(t)):
         has_time = np.flatnonzero(np.isfinite(t))
         t, x, values = (store.selected(array, has_time) for array in (t, x, values))

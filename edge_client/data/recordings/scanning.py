@@ -295,7 +295,8 @@ def _scan_file(
 ) -> None:
     """Add the facts of one file to `device`. `full` has the names of its columns in the device."""
     label = class_column(roles)
-    times, count = list[tuple[Array, bool]](), 0
+    times, tracks, count = list[tuple[Array, bool]](), list[Array](), 0
+    dividers, number_of_track = dividers_in(roles), dict[tuple[str, ...], int]()
     previous = dict.fromkeys(roles, np.nan)
     bounds = dict.fromkeys(roles, (np.inf, -np.inf))
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
@@ -323,7 +324,10 @@ def _scan_file(
                 device.places |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
             if role.role == TIME:
                 t, are_dates = times_of(device, path, roles, part)
-                times.append((t if count <= FIRST else np.zeros(0), are_dates))
+                t = t if count <= FIRST else np.zeros(0)
+                times.append((t, are_dates))
+                if dividers and len(t):
+                    tracks.append(tracks_of(part, dividers, number_of_track))
             if role.role != CHANNEL:
                 continue
             facts = device.facts.setdefault(full[name], ColumnFacts())
@@ -352,11 +356,9 @@ def _scan_file(
         time = next(name for name, role in roles.items() if role.role == TIME)
         t = np.concatenate([numbers for numbers, _ in times])
         are_dates = all(of_dates for _, of_dates in times)
-        has_intervals = are_intervals(path)
-        factor = seconds_per_unit(
-            path, time, np.sort(t[::2]) if has_intervals else t, are_dates, device.units[-1]
-        )
-        in_seconds(t, factor, are_dates, not has_intervals)
+        of_rows = np.concatenate(tracks) if tracks else None
+        factor = to_seconds(path, time, t, of_rows, are_dates, device.units[-1])
+        t = t if of_rows is None else t[np.argsort(of_rows, kind="stable")]
         has_rate = factor and any(role.role == CHANNEL for role in roles.values())
         device.rates.append((rate_of(t) if has_rate else 0.0, count))
     else:
@@ -457,6 +459,63 @@ def texts_of(column: Array) -> Array:
         for text in names.tolist()
     ]
     return np.array(short, str)[inverse]
+
+
+def dividers_in(roles: Mapping[str, ColumnRole]) -> list[str]:
+    """Return the names of the columns that divide a file into tracks, the person ("") first."""
+    person = next((name for name, each in roles.items() if each.role == PERSON), "")
+    names = [person, *(name for name, each in roles.items() if each.reason == DIVIDES)]
+    return names if any(names) else []
+
+
+def tracks_of(
+    part: TablePart, dividers: Sequence[str], number_of_track: dict[tuple[str, ...], int]
+) -> Array:
+    """Return the number (n,) of each row's track; tracks without one are added to the numbers."""
+    count = len(part.lines)
+    cells = [texts_of(part.columns[name]) if name else np.full(count, "") for name in dividers]
+    codes = np.zeros(count, np.int64)
+    for column in cells:
+        words, inverse = np.unique(column, return_inverse=True)
+        codes = codes * len(words) + inverse
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    numbers = [
+        number_of_track.setdefault(tuple(str(column[i]) for column in cells), len(number_of_track))
+        for i in first.tolist()
+    ]
+    return np.array(numbers, np.int32)[inverse]
+
+
+def to_seconds(
+    path: TableSource, name: str, t: Array, tracks: Array | None, are_dates: bool, unit: str
+) -> float:
+    """Convert the times (n,) of a file to seconds in place; return the seconds of their unit.
+
+    It is 0, and the times are as they were, if they only count samples. Where rows of tracks
+    alternate, those of each track are a series of their own.
+
+    Args:
+        path: the file.
+        name: name of the column of times.
+        t: the times.
+        tracks: number (n,) of each row's track; None if nothing divides the rows.
+        are_dates: True if the times are seconds already.
+        unit: unit of the times; "" if they say it.
+    """
+    places: list[Array | slice] = [slice(None)]
+    count = 0 if tracks is None else len(np.unique(tracks))
+    if tracks is not None and np.count_nonzero(np.diff(tracks)) > 2 * count:
+        places = [np.flatnonzero(tracks == number) for number in range(count)]
+    has_intervals = are_intervals(path)
+    first = t[places[0]]
+    factor = seconds_per_unit(
+        path, name, np.sort(first[::2]) if has_intervals else first, are_dates, unit
+    )
+    for rows in places if factor else ():
+        track = t[rows]
+        in_seconds(track, factor, are_dates, not has_intervals)
+        t[rows] = track
+    return factor
 
 
 def times_in(roles: Mapping[str, ColumnRole]) -> list[str]:
