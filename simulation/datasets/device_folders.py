@@ -44,6 +44,9 @@ from wire.bundle import Window
 from wire.errors import ConfigError, DataError
 from wire.tasks import NO_LABEL
 
+PART_FOLDERS = frozenset(("train", "test", "training", "testing", "val", "valid", "validation"))
+"""Names of folders of a part of a data set."""
+
 
 def load_device_folders(
     path: Path,
@@ -77,7 +80,7 @@ def load_device_folders(
     if not folders and not recordings:
         raise DataError(
             f"data {path} has no folder of a device. It must have one for each device, as for "
-            f"`shoal-edge --data`, or one recording for each.{unread([path])}"
+            f"`shoal-edge --data`, or one recording for each.{_archives(path)}{unread([path])}"
         )
     scans = {
         inner.name: scan(inner, sources, words_here, classes_of(inner))
@@ -233,6 +236,12 @@ def _fleet(
     )
 
 
+def _archives(path: Path) -> str:
+    """Return the sentence of an error that names the ``.npz`` of a folder, "" if there is none."""
+    names = sorted(inner.name for inner in path.iterdir() if inner.suffix == ".npz")
+    return f" To load all devices from {names[0]}, give that file." if names else ""
+
+
 def _device_folders(path: Path) -> list[Path]:
     return sorted(
         inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith(".")
@@ -270,6 +279,12 @@ def _cut_all(
             f"is of a device of its own, load the folder {only.folder}"
             + f", and move {SETTINGS} into it"
             * (path / SETTINGS).exists(),
+        ]
+    if parts := [name for name in scans if name.lower() in PART_FOLDERS]:
+        remarks = [
+            *remarks,
+            f"folders {', '.join(parts)} do not decide which windows are tested on: those at the "
+            "end of each recording are. To decide it, give arrays: shoal.load(x, y, owner, split)",
         ]
     dated = [name for name in scans if DATE.search(name)]
     if by_person and len(persons) == len(scans) == len(dated) > 1:

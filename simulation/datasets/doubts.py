@@ -3,6 +3,7 @@
 The mistakes are labels of one class, and devices whose numbers are in other units.
 """
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -29,7 +30,8 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
     """
     some = data.some(SAMPLED)
     warnings = [f"data {data.name}: {remark}" for remark in remarks_of(data)]
-    warnings += [one_class(some), one_part(some), no_label(data)] if of_classes else []
+    if of_classes:
+        warnings += [alike_classes(data), one_class(some), one_part(some), no_label(data)]
     return [text for text in (*warnings, other_units(some)) if text]
 
 
@@ -108,6 +110,19 @@ def one_part(data: FleetData) -> str:
         if here - there
     ]
     return f"data {data.name}: class {'; class '.join(texts)}" if texts else ""
+
+
+def alike_classes(data: FleetData) -> str:
+    """Return a warning if names of classes differ only in case or spaces, else ""."""
+    first = dict[str, str]()
+    for name in data.classes:
+        other = first.setdefault("".join(name.lower().split()), name)
+        if other != name:
+            return (
+                f"data {data.name}: classes {other!r} and {name!r} are taken for two. If they are "
+                f"one: {add_line(f'classes = {{{json.dumps(name)} = {json.dumps(other)}}}')}"
+            )
+    return ""
 
 
 def one_class(data: FleetData) -> str:

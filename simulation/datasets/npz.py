@@ -122,6 +122,13 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
                     raise DataError(
                         f"data {path}: unknown array {name!r}. Did you mean {near[0]!r}?"
                     )
+            if others := sorted(stored.keys() - set(ARRAYS)):
+                log.warning(
+                    "data %s: arrays %s are not read. A file has %s",
+                    path,
+                    ", ".join(others[:FEW]),
+                    LAYOUT,
+                )
             return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
         raise DataError(

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import shoal
-from edge_client.data.tables.clock import read_times, with_dates
+from edge_client.data.tables.clock import days_first, read_times, with_dates
 from simulation.datasets.description import described
 from tests.support.layouts import put, values
 from wire.errors import DataError
@@ -102,6 +102,14 @@ def test_dates_have_the_order_that_their_numbers_allow(cells: tuple[str, str]) -
     seconds, are_dates, wrong = read_times(np.array([*cells, ""]))
     assert (are_dates, wrong) == (True, None)
     np.testing.assert_array_equal(seconds, [SINCE_1970, SINCE_1970 + 20, np.nan])
+
+
+def test_the_number_that_alone_changes_is_the_day() -> None:
+    for cells, first in (("03/04 04/04 05/04", True), ("04/03 04/04 04/05", False)):
+        column = np.array([f"{cell}/2026 12:00:00" for cell in cells.split()])
+        assert days_first(column) == {"/": first}
+        assert np.diff(read_times(column)[0]).tolist() == [86400, 86400]
+    assert days_first(np.array(["03/04/2026 12:00:00"])) == {}
 
 
 def test_the_order_of_dates_is_that_of_all_files(tmp_path: Path) -> None:

@@ -409,6 +409,13 @@ class TestLabels:
         for name, device in turns.devices.items():
             np.testing.assert_array_equal(alternate.devices[name].train_x, device.train_x)
 
+    def test_intervals_of_several_persons_in_one_file_are_refused(self, tmp_path: Path) -> None:
+        for name in ("p1", "p2"):
+            put(tmp_path / f"{name}.csv", ["t,x", *rows(500, 1)])
+        put(tmp_path / "annotations.csv", ["participant,start,end,activity", "p1,0,5,sit"])
+        with pytest.raises(DataError, match=r"annotations.csv: .*several persons.*'participant'"):
+            shoal.load(tmp_path)
+
     def test_a_table_with_begin_end_and_measurements_is_no_file_of_intervals(
         self, tmp_path: Path
     ) -> None:

@@ -1,14 +1,20 @@
 """Warnings of commands about usable data with a probable mistake."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import shoal
 from simulation.datasets.doubts import doubts
+from simulation.datasets.npz import load_npz
 from simulation.datasets.windows import FleetData
 from tests.support.fleets import synthetic_fleet
 from wire.bundle import Window
+from wire.errors import DataError
 
 
 def scaled(times: float, num: int = 4) -> FleetData:
@@ -57,3 +63,43 @@ def test_one_class_is_a_doubt_where_labels_matter() -> None:
     )
     assert ["nothing to learn" in said for said in doubts(same)] == [True]
     assert doubts(same, of_classes=False) == []
+
+
+def test_classes_that_differ_in_case_are_named(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": np.arange(900) % 7 / 2, "person": "ann"})
+    table["label"] = ["Walking"] * 300 + ["walking"] * 300 + ["sitting"] * 300
+    words = doubts(shoal.load(table, person="person", length=50))
+    assert any("'Walking' and 'walking' are taken for two" in text for text in words)
+    table["label"] = table["label"].str.lower()
+    assert not any("for two" in text for text in doubts(shoal.load(table, person="person")))
+
+
+@pytest.mark.parametrize("cell", ["1.013,25", "1,013.25", "1.000,00", "12'345", "1 013,2"])
+def test_numbers_with_marked_thousands_are_refused_with_their_cell(
+    tmp_path: Path, cell: str
+) -> None:
+    rows = [f"{i / 50};{i % 7};{cell};sit" for i in range(500)]
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "ann/a.csv").write_text("\n".join(["t;x;pressure;label", *rows]))
+    with pytest.raises(DataError, match=f"line 2, column pressure: {re.escape(repr(cell))} is not"):
+        shoal.load(tmp_path)
+
+
+def test_folders_of_parts_are_said_to_decide_nothing(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for person in ("p1", "p2"):
+            (tmp_path / part).mkdir(exist_ok=True)
+            lines = [f"{i / 50},{i % 7},sit" for i in range(500)]
+            (tmp_path / part / f"{person}.csv").write_text("\n".join(["t,x,label", *lines]))
+    assert any("folders test, train do not decide" in text for text in doubts(shoal.load(tmp_path)))
+
+
+def test_arrays_that_are_not_read_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = np.zeros((8, 2, 16), np.float32)
+    np.savez(tmp_path / "a.npz", X=x, y=np.arange(8) % 2, groups=np.arange(8) // 4)
+    load_npz(tmp_path / "a.npz")
+    assert "arrays groups are not read" in caplog.text
+    with pytest.raises(DataError, match=r"To load all devices from a.npz, give that file"):
+        shoal.load(tmp_path)

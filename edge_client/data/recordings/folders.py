@@ -17,13 +17,21 @@ from edge_client.data.tables.roles import (
     LABEL,
     MISSING,
     PERSON,
+    PERSONS,
     TIME,
     ColumnRole,
     RoleName,
     by_name,
     plain,
 )
-from edge_client.data.tables.text_form import first_rows, form_of, is_number, stem_of, text_of
+from edge_client.data.tables.text_form import (
+    first_rows,
+    form_of,
+    intervals_in,
+    is_number,
+    stem_of,
+    text_of,
+)
 from edge_client.settings import LENGTH as LENGTH
 from edge_client.settings import STRIDE as STRIDE
 from wire.arrays.tensors import Array
@@ -145,6 +153,13 @@ def recordings_in(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.name != CLASSES and path.is_file() and is_table(path)
     )
+    for path in paths:
+        if persons := persons_of_intervals(path):
+            raise DataError(
+                f"{path}: intervals of several persons in one file are not read. Make a folder for "
+                f"each person, with the recording and a file of that person's intervals, without "
+                f"column {persons!r}"
+            )
     paths = [p for p in paths if stem_of(p).lower() not in NO_DATA or _has_labels_alone(p)]
     for path, following in pairwise(paths):
         if stem_of(path) == stem_of(following):
@@ -324,6 +339,16 @@ def _of_persons(sources: list[RecordingFiles], called: str) -> list[RecordingFil
 
 def _parent(source: RecordingFiles) -> Path:
     return Path(str(source.files[0][1])).parent
+
+
+def persons_of_intervals(path: Path) -> str:
+    """Return the column that names the persons of intervals with labels, "" if they name none."""
+    if path.suffix == PARQUET or not form_of(path).has_header:
+        return ""
+    header = header_of(path)
+    names = [name for name in header if plain(name) in PERSONS]
+    rest = [name for name in header if name not in names]
+    return names[0] if len(names) == 1 and intervals_in(rest) else ""
 
 
 def _has_labels_alone(path: TableSource) -> bool:

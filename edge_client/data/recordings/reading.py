@@ -14,7 +14,7 @@ import numpy as np
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
 from edge_client.data.recordings.resampling import longest_interval_s
-from edge_client.data.recordings.scanning import LARGEST_CLASS, FolderScan
+from edge_client.data.recordings.scanning import LARGEST_CLASS, FolderScan, are_intervals
 from edge_client.data.recordings.stretches import SAME_RATE
 from edge_client.data.tables.parts import (
     TableSource,
@@ -33,7 +33,7 @@ from edge_client.data.tables.roles import (
     RoleName,
     is_activity,
 )
-from edge_client.data.tables.text_form import is_text
+from edge_client.data.tables.text_form import THOUSANDS, is_text
 from edge_client.data.tables.values import (
     ColumnFacts,
     come_back,
@@ -122,7 +122,7 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             values = set[str]() if sensor_in(name) else lasting(facts)
             if wrong and 2 * sum(map(is_text, values)) > len(values):
                 reason = "not all of its cells are numbers" if reason != "no numbers" else reason
-            elif wrong and reason != "no numbers":
+            elif wrong and (reason != "no numbers" or THOUSANDS.fullmatch(wrong[1])):
                 raise DataError(
                     f"{wrong[0]}, column {name}: {wrong[1]!r} is not a number. Mend the cell, or "
                     "leave the column out. " + add_line(role_line(LEFT_OUT, name))
@@ -196,9 +196,10 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
         remarks.append(f"files beside the recordings are not read: {names}{way}")
     of_labels = [path for scan in scans.values() for s in scan.sources for path in s.labels]
     if of_labels:
+        until = "beginning to its end" if are_intervals(of_labels[0]) else "time up to the next one"
         remarks.append(
             f"classes are those of {of_labels[0].name} beside the samples: each holds from its "
-            "time up to the next one"
+            + until
         )
     places = set[str]()
     for scan in scans.values():

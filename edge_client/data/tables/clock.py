@@ -70,17 +70,24 @@ def unit_of_time(name: str, times: Array, unit: str = "") -> str:
 def days_first(column: Array) -> dict[str, bool]:
     """Return True or False by the mark between the numbers of dates if a day comes before a month.
 
-    It is empty if the dates (n,) leave that open: no day is after the 12th.
+    The number that is above 12 is the day, or else the one that alone changes. It is empty if the
+    dates (n,) leave that open.
     """
     cells = [] if column.dtype.kind != "U" else column.tolist()
     first = next((cell for cell in cells if cell.strip().lower() not in MISSING), "")
     if not _DAY.match(first.strip()):
         return {}
-    for match in filter(None, (_DAY.match(cell.strip()) for cell in cells)):
-        if len(match[1]) == 4:
-            break
-        if int(match[1]) > 12 or int(match[3]) > 12:
-            return {match[2]: int(match[1]) > 12}
+    numbers = {
+        (match[2], int(match[1]), int(match[3]))
+        for match in (_DAY.match(cell.strip()) for cell in cells)
+        if match and len(match[1]) < 4
+    }
+    for mark, one, two in numbers:
+        if one > 12 or two > 12:
+            return {mark: one > 12}
+    ones, twos = {one for _, one, _ in numbers}, {two for _, _, two in numbers}
+    if (len(ones) > 1) != (len(twos) > 1):
+        return {numbers.pop()[0]: len(ones) > 1}
     return {}
 
 

@@ -32,6 +32,8 @@ _BESIDE_INTERVALS = frozenset(("duration", "comment", "note", "notes", "confiden
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{1,2}:\d{2}")
 NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([.,' ][0-9]{3})+([.,][0-9]+)?")
+"""A number whose thousands are marked; it is refused, because 1.013 may be two numbers."""
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+([eE][+-]?[0-9]+)?")
 
 
@@ -131,7 +133,7 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
         values = ("x", "y", "z") if width == 3 else tuple(f"c{i}" for i in range(1, width + 1))
         names = "time", *(values if width > 1 else (stem_of(path).lower(),))
         return TextForm(encoding, separator, False, skipped + 2, ("", *first), False, names, *clock)
-    if has_header and separator != " " and (intervals := _intervals(cells)):
+    if has_header and separator != " " and (intervals := intervals_in(cells)):
         unit = unit_of(cells[intervals[0]])
         header = f"time ({unit})" if unit else "time", "label"
         return TextForm(encoding, separator, True, skipped, header, intervals=intervals)
@@ -157,7 +159,7 @@ def _start_and_rate(lines: Sequence[str], separator: str) -> tuple[float, float]
     return (start_s, rate_hz) if fits else None
 
 
-def _intervals(header: Sequence[str]) -> tuple[int, int, int] | None:
+def intervals_in(header: Sequence[str]) -> tuple[int, int, int] | None:
     """Return the places of beginning, end and label if a table has intervals with a label alone."""
     words = [plain(name) for name in header]
     places = [[i for i, w in enumerate(words) if w in names] for names in (BEGINS, ENDS, LABELS)]
