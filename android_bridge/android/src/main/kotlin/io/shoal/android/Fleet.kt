@@ -12,6 +12,7 @@ import io.shoal.core.RoundMeasurement
 import io.shoal.core.Route
 import io.shoal.core.ShoalException
 import io.shoal.core.Storage
+import io.shoal.core.StorageException
 import io.shoal.core.StorageWatcher
 import io.shoal.core.Tensor
 import io.shoal.core.WatchedStorage
@@ -88,8 +89,8 @@ public class Fleet internal constructor(
      * Model that answers, or null before the first one, and never again. It reads files, and the
      * first access may verify the app's own model: use [addModelListener] on the main thread.
      *
-     * @throws ConfigException the state folder is that of another phone or in use by another
-     *   process of the app, or the app's own model cannot be used
+     * @throws ConfigException the state folder is that of another phone, cannot be written, or is in
+     *   use by another process of the app, or the app's own model cannot be used
      */
     @get:Throws(ConfigException::class)
     public val model: ModelInfo?
@@ -99,8 +100,8 @@ public class Fleet internal constructor(
      * Metrics of the model that was offered last, or null before the first offer. It reads a small
      * file: do not use it on the main thread.
      *
-     * @throws ConfigException the state folder is that of another phone or in use by another
-     *   process of the app
+     * @throws ConfigException the state folder is that of another phone, cannot be written, or is in
+     *   use by another process of the app
      */
     @get:Throws(ConfigException::class)
     public val modelMetrics: ModelMetrics?
@@ -110,7 +111,8 @@ public class Fleet internal constructor(
      * Id of the phone in the fleet. If the service chooses it, it is empty before the phone is
      * enrolled. It reads small files: do not use it on the main thread.
      *
-     * @throws ConfigException the phone has left the fleet, or the stored settings cannot be used
+     * @throws ConfigException the phone has left the fleet, the stored settings cannot be used, or
+     *   the disk is full and the phone has no id yet
      */
     @get:Throws(ConfigException::class)
     public val deviceId: String
@@ -195,8 +197,8 @@ public class Fleet internal constructor(
      *
      * @throws io.shoal.core.ModelUnavailableException there is no model yet
      * @throws ConfigException the model is damaged or that of another phone, or the app's own
-     *   cannot be used; ExecuTorch does not run on this phone, or another process of
-     *   the app uses the fleet
+     *   cannot be used or stored; ExecuTorch does not run on this phone, or another process of the
+     *   app uses the fleet
      * @throws io.shoal.core.DataException the examples have another shape
      * @throws ShoalException the model cannot answer
      */
@@ -211,8 +213,8 @@ public class Fleet internal constructor(
      *
      * @throws io.shoal.core.ModelUnavailableException there is no model yet
      * @throws ConfigException the model is damaged or that of another phone, or the app's own
-     *   cannot be used; ExecuTorch does not run on this phone, or another process of
-     *   the app uses the fleet
+     *   cannot be used or stored; ExecuTorch does not run on this phone, or another process of the
+     *   app uses the fleet
      * @throws io.shoal.core.DataException the window has another shape
      * @throws ShoalException the model cannot answer
      */
@@ -234,8 +236,8 @@ public class Fleet internal constructor(
      * model, none is due. Of one day, at most [mostADay] are, and none about a time that has a label. It
      * reads files: do not use it on the main thread.
      *
-     * @throws ConfigException the state folder is that of another phone or in use by another
-     *   process of the app, or the app's own model cannot be used
+     * @throws ConfigException the state folder is that of another phone, cannot be written, or is in
+     *   use by another process of the app, or the app's own model cannot be used
      */
     @Throws(ConfigException::class)
     public fun question(mostADay: Int): Labels.LabelQuestion? = synchronized(predicting) {
@@ -252,8 +254,8 @@ public class Fleet internal constructor(
      * Mean number of windows of an activity, as [predictNext] has learnt it from the model's
      * answers; null before it is known. It reads files: do not use it on the main thread.
      *
-     * @throws ConfigException the state folder is that of another phone or in use by another
-     *   process of the app, or the app's own model cannot be used
+     * @throws ConfigException the state folder is that of another phone, cannot be written, or is in
+     *   use by another process of the app, or the app's own model cannot be used
      */
     @get:Throws(ConfigException::class)
     public val activityWindows: Double?
@@ -421,7 +423,7 @@ public class Fleet internal constructor(
     private fun storageWithModel(): Storage = try {
         storage().also { if (Packaged.isMissing(it)) bringModel() }
     } catch (error: IOException) {
-        throw ConfigException("fleet $name: the app's own model cannot be stored: $error", error)
+        throw StorageException("fleet $name: the app's own model cannot be stored: $error", error)
     }
 
     private fun closePredictor(): Unit = synchronized(predicting) {

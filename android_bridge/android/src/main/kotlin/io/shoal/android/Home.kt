@@ -2,6 +2,7 @@ package io.shoal.android
 
 import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
+import io.shoal.core.StorageException
 import io.shoal.core.writeAtomically
 import java.io.ByteArrayOutputStream
 import java.io.File
@@ -83,7 +84,7 @@ internal class Home(private val path: () -> File) {
     /**
      * Return the device's id: the app's, or a random one that stays.
      *
-     * @throws ConfigException it cannot be stored
+     * @throws StorageException it cannot be stored
      */
     fun deviceId(settings: ShoalSettings): String = synchronized(LOCK) {
         settings.deviceId?.let { return it }
@@ -94,7 +95,7 @@ internal class Home(private val path: () -> File) {
         try {
             write(STATUS, status.apply { setProperty("deviceId", id) })
         } catch (error: IOException) {
-            throw ConfigException("fleet ${root.name}: the phone's id cannot be stored: $error", error)
+            throw StorageException("fleet ${root.name}: the phone's id cannot be stored: $error", error)
         }
         id
     }

@@ -15,6 +15,7 @@ import io.shoal.core.Phone
 import io.shoal.core.Progress
 import io.shoal.core.Route
 import io.shoal.core.ShoalException
+import io.shoal.core.StorageException
 import io.shoal.core.UnsupportedException
 import io.shoal.core.Windows
 import java.io.IOException
@@ -170,7 +171,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
 /** Return the state after a job that ended in an error. */
 internal fun stateAfter(error: Throwable): FleetState = when (error) {
     is LinkException -> Waiting(Waiting.Reason.NETWORK)
-    is IOException -> Waiting(Waiting.Reason.STORAGE) // the disk is full, for instance
+    is IOException, is StorageException -> Waiting(Waiting.Reason.STORAGE) // the disk is full, for instance
     is UnsupportedException -> Blocked(Blocked.Reason.UNSUPPORTED, error.message.orEmpty())
     is DataException -> Blocked(Blocked.Reason.FAILED, error.message.orEmpty())
     is ShoalException -> Blocked(Blocked.Reason.SETTINGS, error.message.orEmpty())

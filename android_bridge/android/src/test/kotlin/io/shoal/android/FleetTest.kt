@@ -171,6 +171,26 @@ class FleetTest {
     }
 
     @Test
+    fun `a disk that takes nothing at the first start is waited for, too`() {
+        for (name in listOf("status.properties", "state")) {
+            val fleet = configured(name.substringBefore('.'))
+            val file = File(fleet.home.folder, name)
+            if (name == "state") file.writeText("") else File(file, "held").mkdirs() // no folder can be made there, nothing can be renamed to it
+            assertEquals(Waiting(Waiting.Reason.STORAGE), stateAfter(assertFailsWith<ConfigException>(name) { fleet.model }), name)
+            file.deleteRecursively()
+            assertNull(fleet.model, name)
+        }
+    }
+
+    @Test
+    fun `an app's model that finds no room is waited for, and not told as a setting`() {
+        val fleet = configured()
+        fleet.configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure().model("m.shoal").build())
+        platform.reading = { throw IOException("no space is left") }
+        assertEquals(Waiting(Waiting.Reason.STORAGE), stateAfter(assertFailsWith<ConfigException> { fleet.model }))
+    }
+
+    @Test
     fun `a disk that takes nothing keeps nobody from withdrawing`() {
         val fleet = configured()
         fleet.consent.grant("terms-3")

@@ -19,6 +19,10 @@ public open class ConfigException(message: String, cause: Throwable? = null) : S
 /** There is no model yet on this device. */
 public class ModelUnavailableException(message: String) : ShoalException(message)
 
+/** A file or folder that cannot be written, such as on a full disk. */
+@InternalShoalApi
+public class StorageException(message: String, cause: Throwable? = null) : ConfigException(message, cause)
+
 /** The runtime of the models does not run on this device. */
 @InternalShoalApi
 public class UnsupportedException(message: String, cause: Throwable? = null) : ConfigException(message, cause)

@@ -23,7 +23,8 @@ import java.util.TreeMap
  *
  * @param owner device that must own the folder, whose model and private tensors were made from that
  *   device's data; null for no check
- * @throws ConfigException the folder cannot be created or written, or is another device's
+ * @throws StorageException the folder cannot be created or written
+ * @throws ConfigException it is another device's
  */
 @InternalShoalApi
 public class FolderStorage @JvmOverloads constructor(private val folder: File, private val log: Log = Log.SILENT, owner: Owner? = null) : Storage {
@@ -41,7 +42,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val questionsFile = File(folder, "questions.json")
 
     init {
-        if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw ConfigException("state folder $folder: cannot be created or written")
+        if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw StorageException("state folder $folder: cannot be created or written")
         owner?.let(::claim)
     }
 
