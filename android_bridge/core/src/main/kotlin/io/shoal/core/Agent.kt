@@ -151,14 +151,14 @@ internal class Agent(self: Identity, private val link: Link, private val environ
      * Carry out the accepted plan, or try the offered model, once all blobs are here; if there is
      * neither, compare the model in use with the one before.
      *
-     * @throws Stopped the client is stopping
+     * @throws StoppedException the client is stopping
      */
     fun work() {
         if (!hasWork) return
         val plan = planReady
         try {
             if (plan != null) carryOut(plan) else if (releases.ready(session)) tryOffer() else compare()
-        } catch (missing: MissingBlob) {
+        } catch (missing: MissingBlobException) {
             log.write(Log.Level.WARNING, "Damaged blob fetched again: device=$deviceId blob=${missing.digest}")
             prepare()
         }
@@ -303,10 +303,10 @@ internal class Agent(self: Identity, private val link: Link, private val environ
             }
             if (outcome !is Contained.Done) return giveUp(plan, outcome as Contained.Failed)
             finish(plan, outcome.value)
-        } catch (stopped: Stopped) {
+        } catch (stopped: StoppedException) {
             save(Rounds.onStopped(session))
             throw stopped
-        } catch (missing: MissingBlob) {
+        } catch (missing: MissingBlobException) {
             save(Rounds.onStopped(session)) // the client did not end, so this does not count as a try
             throw missing
         }
@@ -347,7 +347,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
         save(if (resumed) Rounds.onResumed(session, plan, runs) else Rounds.onProgress(session, plan, runs))
 
     private fun between() {
-        if (stop()) throw Stopped()
+        if (stop()) throw StoppedException()
         beat()
     }
 

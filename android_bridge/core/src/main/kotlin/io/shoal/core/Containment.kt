@@ -3,10 +3,10 @@ package io.shoal.core
 import io.shoal.core.wire.DeclineReason
 
 /** A request to stop the client, raised before the work is finished; not an error of the plan. */
-internal class Stopped : RuntimeException()
+internal class StoppedException : RuntimeException()
 
 /** A stored blob that is missing or damaged. It must be fetched again. */
-internal class MissingBlob(val digest: String) : RuntimeException("blob $digest is missing")
+internal class MissingBlobException(val digest: String) : RuntimeException("blob $digest is missing")
 
 /** A plan that breaks a rule of the policy. The text begins with the rule. */
 internal class PolicyBrokenException(message: String) : ShoalException(message)
@@ -21,14 +21,14 @@ internal sealed interface Contained<out T> {
 
 /**
  * Run [body], the second ring around faults: every error that it throws, of memory and of native
- * libraries too, becomes a reason to decline. Only the requests to go on later pass: [Stopped] and
- * [MissingBlob]. Nothing is stored within it.
+ * libraries too, becomes a reason to decline. Only the requests to go on later pass: [StoppedException] and
+ * [MissingBlobException]. Nothing is stored within it.
  */
 internal inline fun <T> contained(body: () -> T): Contained<T> = try {
     Contained.Done(body())
-} catch (stopped: Stopped) {
+} catch (stopped: StoppedException) {
     throw stopped
-} catch (missing: MissingBlob) {
+} catch (missing: MissingBlobException) {
     throw missing
 } catch (error: Throwable) {
     Contained.Failed(reasonOf(error), describe(error), error.takeIf { it !is PolicyBrokenException })

@@ -29,7 +29,7 @@ internal class LoadedBundle(
      * Return this bundle, verified.
      *
      * @throws BundleException the bundle is not trusted
-     * @throws MissingBlob the bundle is not here
+     * @throws MissingBlobException the bundle is not here
      */
     fun verified(name: String): Bundle {
         bundle?.let { if (it.digest == name) return it }
@@ -42,7 +42,7 @@ internal class LoadedBundle(
      *
      * @throws BundleException the bundle is not trusted, or not for this device
      * @throws DataException the device's windows do not fit the bundle
-     * @throws MissingBlob the bundle is not here
+     * @throws MissingBlobException the bundle is not here
      */
     fun executor(name: String): Executor {
         val verified = verified(name)
@@ -68,5 +68,5 @@ internal class LoadedBundle(
         return Windows(x, y, x, y)
     }
 
-    private fun read(name: String): ByteArray = storage.blob(name) ?: throw MissingBlob(name)
+    private fun read(name: String): ByteArray = storage.blob(name) ?: throw MissingBlobException(name)
 }

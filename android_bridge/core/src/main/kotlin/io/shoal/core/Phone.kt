@@ -151,7 +151,7 @@ public class Phone(
             Agent(self, link, environment, stop).use { agent ->
                 try {
                     body(agent, link)
-                } catch (_: Stopped) {
+                } catch (_: StoppedException) {
                     null
                 }.also { link.publish(status, gone, retain = true) }
             }

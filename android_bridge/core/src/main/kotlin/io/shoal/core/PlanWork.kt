@@ -110,7 +110,7 @@ internal class PlanWork(
     private fun paused(between: () -> Unit) {
         try {
             between()
-        } catch (stopped: Stopped) {
+        } catch (stopped: StoppedException) {
             checkpoints.write()
             throw stopped
         }

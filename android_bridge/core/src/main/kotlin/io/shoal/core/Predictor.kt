@@ -138,18 +138,18 @@ public class Predictor @JvmOverloads constructor(
 
     private fun attempt(x: Tensor): Tensor = try {
         answer(storage.current(), x)
-    } catch (_: MissingBlob) { // another model came into use and the old one was deleted, or it is damaged
+    } catch (_: MissingBlobException) { // another model came into use and the old one was deleted, or it is damaged
         try {
             answer(storage.current(), x)
-        } catch (missing: MissingBlob) {
+        } catch (missing: MissingBlobException) {
             stand(x, missing)
         }
     }
 
     /** Return the answer of the model before the one in use. */
-    private fun stand(x: Tensor, missing: MissingBlob): Tensor = try {
+    private fun stand(x: Tensor, missing: MissingBlobException): Tensor = try {
         answer(storage.before() ?: throw missing, x).also { count() }
-    } catch (_: MissingBlob) {
+    } catch (_: MissingBlobException) {
         throw ConfigException("the model of this device is damaged; the next job fetches it again", missing)
     }
 

@@ -67,8 +67,8 @@ internal class Releases(
      * Take the offer of this session into use, or remember why it failed. [save] stores a session.
      * [checkpoint] is called between batches.
      *
-     * @throws MissingBlob a blob was damaged
-     * @throws Stopped the client is stopping
+     * @throws MissingBlobException a blob was damaged
+     * @throws StoppedException the client is stopping
      */
     fun take(began: Session, checkpoint: () -> Unit, save: (Session) -> Unit) {
         val offer = open(began) ?: return log.write(Log.Level.ERROR, "Offered model not taken into use, the previous one stays: ${began.offer?.problem}")
@@ -113,7 +113,7 @@ internal class Releases(
      * one is used again by the same rule. Return true if the model in use is another one now.
      * [checkpoint] is called between batches.
      *
-     * @throws Stopped the client is stopping
+     * @throws StoppedException the client is stopping
      */
     fun compare(checkpoint: () -> Unit): Boolean {
         compared = true
@@ -121,7 +121,7 @@ internal class Releases(
         if (!trial.hasFresh(Offers.newest(used, before)!!.sinceS)) return false // so nothing is loaded
         val next = try {
             (contained { better(used, before, checkpoint) } as? Contained.Done)?.value
-        } catch (_: MissingBlob) {
+        } catch (_: MissingBlobException) {
             null
         } ?: return false
         use(next)
@@ -175,7 +175,7 @@ internal class Releases(
             trial.evaluate(candidate(used), x, y, checkpoint)
         }
         (evaluated as? Contained.Done)?.value
-    } catch (_: MissingBlob) {
+    } catch (_: MissingBlobException) {
         null
     }
 

@@ -25,7 +25,7 @@ import kotlin.test.assertTrue
  */
 class CheckpointTest {
     /** Simulated end of the process. */
-    private class Ended : RuntimeException()
+    private class EndedException : RuntimeException()
 
     private class Case(val plan: Plan, val before: Tensors)
 
@@ -60,10 +60,10 @@ class CheckpointTest {
             run(case, executor, resumed) {
                 if (runs++ == at) {
                     written = encodeCheckpoint(basis(case.plan), executor.checkpoint(1.5))
-                    throw Ended()
+                    throw EndedException()
                 }
             }
-        } catch (_: Ended) {
+        } catch (_: EndedException) {
             return written
         }
         return null
@@ -131,11 +131,11 @@ class CheckpointTest {
             }
             try {
                 var runs = 0
-                run(case, resumed = decodeCheckpoint(written).second) { if (runs++ > 200) throw Ended() }
+                run(case, resumed = decodeCheckpoint(written).second) { if (runs++ > 200) throw EndedException() }
                 ran++
             } catch (_: ShoalException) {
                 refused++
-            } catch (_: Ended) { // a count that grew: the work is long, not wrong
+            } catch (_: EndedException) { // a count that grew: the work is long, not wrong
                 ran++
             }
         }

@@ -88,13 +88,13 @@ class ContainmentTest {
         var started = 0
         for (start in 1..7) {
             val deadly = object : GraphLoader by FakeLoader() {
-                override fun load(bundle: Bundle): Graphs = throw Stopped().also { started++ }
+                override fun load(bundle: Bundle): Graphs = throw StoppedException().also { started++ }
             }
             val device = device(loader = deadly).up()
             if (start == 1) device.plan()
             try {
                 device.offer()
-            } catch (_: Stopped) {
+            } catch (_: StoppedException) {
                 storage().save(device.agent.session.copy(tries = device.agent.session.tries + 1)) // as if the process had died instead
             }
             val declines = device.declines()
@@ -112,7 +112,7 @@ class ContainmentTest {
     fun `a job that is stopped in good order does not count`() {
         for (start in 1..8) { // before the first batch: a job that comes further would set the count back
             val device = FakeAggregator(storage(), stop = { true }).up()
-            assertFailsWith<Stopped> {
+            assertFailsWith<StoppedException> {
                 device.plan()
                 device.offer()
             }

@@ -76,7 +76,7 @@ class ResumedTest {
     private fun stopped(at: Int, plan: Plan = this.plan) {
         var calls = 0
         val device = device(stop = { calls++ >= at }).up()
-        assertFailsWith<Stopped> {
+        assertFailsWith<StoppedException> {
             device.plan(plan)
             device.offer()
         }
