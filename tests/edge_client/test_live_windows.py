@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.data.recordings.resampling import Resampler, Samples, Stretch
-from edge_client.live.labelling.labels import LONGEST_S, Labels, Statement, Timeline, read_statement
+from edge_client.live.labelling.labels import (
+    FILE,
+    LONGEST_S,
+    Labels,
+    Statement,
+    Timeline,
+    read_statement,
+)
 from edge_client.live.recorder import Recorder
 from edge_client.live.ring import Ring
 from edge_client.live.sources.readings import Readings
@@ -263,6 +270,21 @@ class TestLabels:
     def test_statements_that_are_none(self, tmp_path: Path, payload: bytes) -> None:
         with pytest.raises(DataError):
             read_statement(payload, 5000.0, Labels(tmp_path, CLASSES))
+
+    def test_what_is_older_than_the_samples_is_gone_from_disk(self, tmp_path: Path) -> None:
+        labels = Labels(tmp_path, CLASSES)
+        labels.say("rest", 1.0, 50.0)
+        labels.say("walk", 40.0, 200.0)
+        for held in (labels, Labels(tmp_path, CLASSES)):
+            held.forget(49.0)
+            assert b"rest" in (tmp_path / FILE).read_bytes(), "samples after 49 s may need it"
+        Labels(tmp_path, CLASSES).forget(50.0)
+        assert Labels(tmp_path, CLASSES).timeline.intervals(0.0) == [Statement(40.0, 200.0, "walk")]
+        written = (tmp_path / FILE).stat().st_ino
+        Labels(tmp_path, CLASSES).forget(199.0)
+        assert (tmp_path / FILE).stat().st_ino == written, "nothing was to go"
+        Labels(tmp_path, CLASSES).forget(200.0)
+        assert (tmp_path / FILE).read_bytes() == b""
 
     def test_a_long_file_is_written_anew(self, tmp_path: Path) -> None:
         labels = Labels(tmp_path, CLASSES)

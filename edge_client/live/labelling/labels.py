@@ -33,7 +33,7 @@ LONGEST_LABEL = 100
 STATED_BYTES = 2**16
 """Size of the longest statement that is read."""
 MOST_BYTES = 2**20
-"""Size above which `Labels.forget` rewrites the file without labels older than the samples.
+"""Size above which `Labels.forget` rewrites the file even if no label is too old.
 
 A file that is `OVERFULL` times as large is rewritten at once.
 """
@@ -127,6 +127,7 @@ class Labels:
         self._path, self.wall, self._lock = folder / FILE, wall, threading.Lock()
         self.classes = tuple(classes)
         self.timeline = Timeline()
+        self._first_end_s = np.inf
         self._num_bytes = self._read()
 
     def say(
@@ -165,13 +166,15 @@ class Labels:
         return any(interval.begin_s < end_s for interval in self.timeline.intervals(begin_s))
 
     def forget(self, before_s: float) -> None:
-        """Write the file again, if it is long, without labels that ended before this time.
+        """Remove labels that ended before this time, or at it, from the file.
+
+        Nothing is written if there are none, unless the file is long.
 
         Raises:
             OSError: it cannot be written; the old file stays.
         """
         with self._lock:
-            if self._num_bytes > MOST_BYTES:
+            if self._first_end_s <= before_s or self._num_bytes > MOST_BYTES:
                 self._write_anew(before_s)
 
     def _write_anew(self, before_s: float) -> None:
@@ -179,6 +182,7 @@ class Labels:
         payload = b"".join(msgspec.json.encode(s) + b"\n" for s in intervals)
         write_atomically(self._path, payload)
         self._num_bytes = len(payload)
+        self._first_end_s = min((s.end_s for s in intervals), default=np.inf)
 
     def _append(self, statement: Statement, durable: bool) -> None:
         line = msgspec.json.encode(statement) + b"\n"
@@ -188,6 +192,7 @@ class Labels:
                 os.ftruncate(file, self._num_bytes)
                 raise OSError(28, os.strerror(28))
             self._num_bytes += len(line)
+            self._first_end_s = min(self._first_end_s, statement.end_s)
             if durable:
                 os.fsync(file)
         finally:
@@ -199,7 +204,9 @@ class Labels:
         payload = self._path.read_bytes()
         for line in payload.splitlines():
             try:
-                self.timeline.paint(msgspec.json.decode(line, type=Statement))
+                statement = msgspec.json.decode(line, type=Statement)
+                self.timeline.paint(statement)
+                self._first_end_s = min(self._first_end_s, statement.end_s)
             except (msgspec.MsgspecError, ValueError):
                 log.warning("Line is not a label, skipped: file=%s line=%r", self._path, line[:100])
         if payload and not payload.endswith(

@@ -24,7 +24,8 @@ public enum class LabelSource {
 /**
  * Labels of times, for a fleet's recordings, existing or future ones. If two overlap, the better
  * source counts, and of one source the later label. A window whose samples have several labels, or
- * none, has no label. Functions may be called on any thread; do not wait for their results on the
+ * none, has no label. Labels outlive the process; those of times before all recordings are deleted
+ * with the oldest recordings ([RecordingOptions]). Functions may be called on any thread; do not wait for their results on the
  * main thread.
  */
 public class Labels internal constructor(
@@ -71,10 +72,7 @@ public class Labels internal constructor(
             if (!isRemoval && !wanted()) return@outcome false
             try {
                 home.folder.mkdirs()
-                if (isRemoval) {
-                    val others = LabelledTime.read(home.labels).flatMap { it.without(time) }
-                    writeAtomically(home.labels, others.joinToString("") { "$it\n" }.toByteArray())
-                }
+                if (isRemoval) write(LabelledTime.read(home.labels).flatMap { it.without(time) })
                 FileOutputStream(home.labels, true).use { // the first line break ends a line that a kill cut short
                     it.write("\n$time\n".toByteArray())
                     it.fd.sync()
@@ -86,6 +84,18 @@ public class Labels internal constructor(
             }
         }
     }
+
+    /** Remove the labels of times that ended at [beforeMs] or earlier: no recording has samples of them. */
+    internal fun forget(beforeMs: Long): Unit = disk.execute {
+        try {
+            val (old, others) = LabelledTime.read(home.labels).partition { it.untilMs <= beforeMs }
+            if (old.isNotEmpty()) write(others)
+        } catch (error: IOException) {
+            log.write(Log.Level.ERROR, "old labels cannot be removed: $error")
+        }
+    }
+
+    private fun write(times: List<LabelledTime>) = writeAtomically(home.labels, times.joinToString("") { "$it\n" }.toByteArray())
 
     /**
      * Question what somebody did from [fromMs] to [untilMs] (Unix time), when the windows look alike.

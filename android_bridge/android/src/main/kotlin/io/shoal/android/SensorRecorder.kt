@@ -31,9 +31,11 @@ public fun interface WindowListener {
  * Options of recordings.
  *
  * @param maxBytes maximum size of all recordings; the oldest are deleted beyond it
- * @param retention age at which recordings are deleted
+ * @param retention age at which recordings are deleted, and labels of times before all of them
  * @param batch maximum delay with which Android may deliver samples, all at once, to save
  *   energy; 0 for none
+ * @throws IllegalArgumentException [maxBytes] is not above 0, [retention] not above 0 or over 100
+ *   years, [batch] below 0 or over a minute
  */
 public class RecordingOptions @JvmOverloads constructor(
     public val maxBytes: Long = 64L * 1024 * 1024,
@@ -44,6 +46,13 @@ public class RecordingOptions @JvmOverloads constructor(
         require(maxBytes > 0) { "maxBytes must be above 0, got $maxBytes" }
         require(retention in Duration.ofMillis(1)..Duration.ofDays(36_500)) { "retention must be above 0 and at most 100 years, got $retention" }
         require(batch in Duration.ZERO..Duration.ofMinutes(1)) { "batch must be between 0 and a minute, got $batch" }
+    }
+
+    /** Delete what is too old or too much at [nowMs] (Unix time). */
+    internal fun apply(recordings: RecordingFolder, labels: Labels, nowMs: Long) {
+        val sinceMs = nowMs - retention.toMillis()
+        recordings.trim(maxBytes, sinceMs)
+        labels.forget(recordings.oldestMs() ?: sinceMs)
     }
 
     override fun equals(other: Any?): Boolean = other is RecordingOptions && toString() == other.toString()
@@ -201,7 +210,7 @@ public class SensorRecorder internal constructor(
         if (!fleet.consent.isGranted) return
         try {
             folder.recover()
-            folder.trim(options.maxBytes, System.currentTimeMillis() - options.retention.toMillis())
+            options.apply(folder, fleet.labels, System.currentTimeMillis())
         } catch (error: IOException) {
             LogcatLog.write(Log.Level.ERROR, "recordings cannot be tidied: $error")
         }

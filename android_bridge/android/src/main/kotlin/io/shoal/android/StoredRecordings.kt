@@ -17,8 +17,9 @@ public class StoredRecordings internal constructor(private val home: Home, priva
 
     /**
      * Delete recordings that began from [fromMs] to before [untilMs] (Unix time in ms), also the
-     * file that is being written. The result is true if they are gone from disk. What was said of
-     * this time stays ([Labels.remove]), and so does what was learned from it ([Consent.withdraw]).
+     * file that is being written. The result is true if they are gone from disk. Labels of this
+     * time stay ([Labels.remove]) while there are earlier recordings, and what was learned from
+     * these stays, too ([Consent.withdraw]).
      */
     public fun delete(fromMs: Long, untilMs: Long): CompletableFuture<Boolean> = disk.outcome { folder().delete(fromMs, untilMs) }
 

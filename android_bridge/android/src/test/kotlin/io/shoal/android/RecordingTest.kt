@@ -11,6 +11,7 @@ import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.nio.file.Files
 import java.nio.file.Path
+import java.time.Duration
 import java.util.Random
 import kotlin.test.Test
 import kotlin.test.assertContentEquals
@@ -260,6 +261,35 @@ class RecordingFolderTest {
         for (startMs in listOf(1_000L, 2_000L, 3_000L)) recordings.add(samples, "up", startMs)
         recordings.trim(Long.MAX_VALUE, sinceMs = 2_000)
         assertEquals(2, recordings.read(channels, classes).size)
+    }
+
+    @Test
+    fun `labels that ended before the oldest recording go with the others`() {
+        val (home, recordings) = Pair(Home(folder), RecordingFolder(Home(folder).recordings))
+        val labels = Labels(home, Runnable::run, { true }, Log.SILENT)
+        val options = RecordingOptions(retention = Duration.ofSeconds(10))
+        fun left(nowMs: Long): List<String> {
+            options.apply(recordings, labels, nowMs)
+            return labels.list().get().map { it.label }
+        }
+        labels.add("up", 0, 12_000)
+        labels.add("down", 5_000, 12_001, LabelSource.HINT)
+        labels.remove(4_000, 11_000)
+        labels.add("up", 30_000, 40_000)
+        val all = listOf("up", "up", "down", "up")
+        assertEquals(all, left(13_999), "without a recording, retention alone counts")
+        assertEquals(all.drop(1), left(14_000))
+        val open = recordings.begin(channels, "up", 12_000)
+        for (startMs in listOf(13_000L, 14_000L)) recordings.add(Tensor.of(FloatArray(30), listOf(10, 3)), "up", startMs)
+        assertEquals(listOf("down", "up"), left(22_000), "the file that is being written counts")
+        open.discard()
+        assertEquals(listOf("up"), left(22_000))
+        val written = home.labels.readText()
+        recordings.trim(0)
+        assertEquals(listOf("up"), left(49_999))
+        assertEquals(written, home.labels.readText())
+        assertEquals(emptyList(), left(50_000))
+        assertEquals("", home.labels.readText())
     }
 
     @Test
