@@ -17,23 +17,26 @@ import java.util.Date
 
 /**
  * Prompt that asks the phone's owner about an activity, by a notification with a button for each
- * answer.
+ * answer. A question takes the place of the one before it. It outlives the process, until the phone
+ * restarts: an answer starts the app's process, and is stored as by [io.shoal.android.Labels.add].
+ * Without consent it is not stored, and from API 33 on, Android shows a question only if the user
+ * allowed the app notifications.
  */
 public object LabelPrompt {
     /**
      * Ask about a long stretch of windows that look alike, if a question is due ([Fleet.question]);
-     * return true if so. The answer labels all of them; a question that is swiped away counts as
-     * asked. Call it after [Fleet.predictNext], while the app records without a label; not on the
-     * main thread.
+     * return true if so. The answer labels all of them. A question that is swiped away counts as
+     * asked, also after a restart. Call it after [Fleet.predictNext], while the app records without a
+     * label. It reads files: do not use it on the main thread.
      *
-     * @param mostADay maximum number of questions a day; 0 for none
+     * @param maxPerDay maximum number of questions a day; 0 for none
      * @throws ConfigException the model or the fleet's folder cannot be used
      */
     @JvmStatic
     @JvmOverloads
     @Throws(ConfigException::class)
-    public fun ask(context: Context, fleet: Fleet, mostADay: Int = 3): Boolean {
-        val question = fleet.question(mostADay) ?: return false
+    public fun ask(context: Context, fleet: Fleet, maxPerDay: Int = 3): Boolean {
+        val question = fleet.question(maxPerDay) ?: return false
         val times = DateFormat.getTimeInstance(DateFormat.SHORT)
         val (begin, end) = Pair(times.format(Date(question.fromMs)), times.format(Date(question.untilMs)))
         val text = context.getString(R.string.shoal_prompt_reason, begin, end, question.minutes, question.answers.first())
@@ -42,9 +45,10 @@ public object LabelPrompt {
     }
 
     /**
-     * Ask about the time from [fromMs] to [untilMs] (Unix time). The answer becomes a label of that
-     * time; without one there is no label. From API 33 on, Android shows the notification only if
-     * the user allowed the app to post some.
+     * Ask about the time from [fromMs] to before [untilMs] (Unix time in ms). The answer becomes a
+     * label of that time; without one there is no label. Returns at once, on any thread. An answer
+     * that [io.shoal.android.Labels.add] does not take, such as one with a comma, becomes a line of
+     * the log.
      *
      * @param answers labels, the likeliest first: Android shows three buttons
      */
