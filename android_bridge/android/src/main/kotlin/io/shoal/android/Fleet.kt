@@ -192,8 +192,8 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Return the answers to examples [x] (n, channels, time) by the model in use. This needs no connection and no consent, and does not wait for
-     * training. Do not call it on the main thread: the first call verifies the bundle.
+     * Return the answers to examples [x] (n, channels, time) by the model in use. This needs no
+     * connection and no consent, and does not wait for training. Do not call it on the main thread: the first call verifies the bundle.
      *
      * @throws io.shoal.core.ModelUnavailableException there is no model yet
      * @throws ConfigException the model is damaged or that of another phone, or the app's own
@@ -232,19 +232,19 @@ public class Fleet internal constructor(
 
     /**
      * Return the question that is due about a long stretch of windows that [predictNext] answered
-     * with one class, or null. It counts as asked from then on. Without consent, and without a
-     * model, none is due. Of one day, at most [mostADay] are, and none about a time that has a label. It
-     * reads files: do not use it on the main thread.
+     * with one class, or null. It counts as asked from then on, also after a restart. Without
+     * consent, and without a model, none is due. Of one day, at most [maxPerDay] are, and none about
+     * a time that has a label. It reads files: do not use it on the main thread.
      *
      * @throws ConfigException the state folder is that of another phone, cannot be written, or is in
      *   use by another process of the app, or the app's own model cannot be used
      */
     @Throws(ConfigException::class)
-    public fun question(mostADay: Int): Labels.LabelQuestion? = synchronized(predicting) {
+    public fun question(maxPerDay: Int): Labels.LabelQuestion? = synchronized(predicting) {
         if (!consent.isGranted) return null
         val times by lazy { Labels.LabelledTime.read(home.labels).filter { it.source != LabelSource.HINT && it.label.isNotEmpty() } }
         val opened = opened()
-        val due = opened.question(mostADay, System.currentTimeMillis() / 1000.0) { asked ->
+        val due = opened.question(maxPerDay, System.currentTimeMillis() / 1000.0) { asked ->
             times.any { it.fromMs < 1000 * asked.endS && it.untilMs > 1000 * asked.beginS }
         }
         due?.let { Labels.LabelQuestion((1000 * it.beginS).toLong(), ceil(1000 * it.endS).toLong(), listOf(it.label) + (opened.classes - it.label)) }

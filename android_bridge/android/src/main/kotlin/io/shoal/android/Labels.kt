@@ -25,8 +25,8 @@ public enum class LabelSource {
  * Labels of times, for a fleet's recordings, existing or future ones. If two overlap, the better
  * source counts, and of one source the later label. A window whose samples have several labels, or
  * none, has no label. Labels outlive the process; those of times before all recordings are deleted
- * with the oldest recordings ([RecordingOptions]). Functions may be called on any thread; do not wait for their results on the
- * main thread.
+ * with the oldest recordings ([RecordingOptions]). Functions may be called on any thread; do not wait
+ * for their results on the main thread.
  */
 public class Labels internal constructor(
     private val home: Home,
@@ -98,14 +98,20 @@ public class Labels internal constructor(
     private fun write(times: List<LabelledTime>) = writeAtomically(home.labels, times.joinToString("") { "$it\n" }.toByteArray())
 
     /**
-     * Question what somebody did from [fromMs] to [untilMs] (Unix time), when the windows look alike.
-     * One answer, by [Labels.add], labels all of them.
+     * Question what somebody did from [fromMs] to before [untilMs] (Unix time in ms), when the
+     * windows look alike. One answer, by [Labels.add], labels all of them.
      *
-     * @property answers the model's classes, the one that it probably was first
+     * @property answers the model's classes, the likeliest first
      */
     public class LabelQuestion internal constructor(public val fromMs: Long, public val untilMs: Long, public val answers: List<String>) {
         /** Duration in whole minutes, at least 1. */
         public val minutes: Int get() = ((untilMs - fromMs + 30_000) / 60_000).toInt().coerceAtLeast(1)
+
+        override fun equals(other: Any?): Boolean = other is LabelQuestion && toString() == other.toString()
+
+        override fun hashCode(): Int = toString().hashCode()
+
+        override fun toString(): String = "from $fromMs to $untilMs: $answers"
     }
 
     /** Label of the time from [fromMs] to before [untilMs] (Unix time in ms). */
@@ -117,6 +123,10 @@ public class Labels internal constructor(
         /** Name of the label; empty where labels were removed. */
         public val label: String,
     ) {
+        override fun equals(other: Any?): Boolean = other is LabelledTime && toString() == other.toString()
+
+        override fun hashCode(): Int = toString().hashCode()
+
         override fun toString(): String = "$fromMs,$untilMs,${source.name},$label,"
 
         /** Return what is left of it outside of another time. */

@@ -40,19 +40,31 @@ public sealed class Prediction private constructor(
 
     /** A probability of each class, one of which fits. */
     public class Classes internal constructor(names: List<String>, numbers: Tensor) : Prediction(names, numbers) {
-        /** Return the most probable class of example [at]. */
+        /**
+         * Return the most probable class of example [at].
+         *
+         * @throws IndexOutOfBoundsException there is no such example
+         */
         public fun best(at: Int): String = largest(values(at).asList())
     }
 
     /** A probability of each label, of which several may fit. */
     public class Labels internal constructor(names: List<String>, numbers: Tensor) : Prediction(names, numbers) {
-        /** Return the labels of example [at] with a probability of at least a half. */
+        /**
+         * Return the labels of example [at] with a probability of at least a half.
+         *
+         * @throws IndexOutOfBoundsException there is no such example
+         */
         public fun likely(at: Int): List<String> = values(at).let { row -> names.filterIndexed { name, _ -> row[name] >= 0.5f } }
     }
 
     /** A probability of each class for each step of an example. */
     public class Steps internal constructor(names: List<String>, numbers: Tensor) : Prediction(names, numbers) {
-        /** Return the most probable class of each step of example [at]. */
+        /**
+         * Return the most probable class of each step of example [at].
+         *
+         * @throws IndexOutOfBoundsException there is no such example
+         */
         public fun best(at: Int): List<String> = values(at).asList().chunked(names.size, ::largest)
     }
 

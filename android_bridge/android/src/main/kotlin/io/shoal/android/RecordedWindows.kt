@@ -22,6 +22,8 @@ import java.io.File
  *   `world_`
  * @param steps number of equal steps of a window, each with its class, in a task of sequences; 0 in
  *   other tasks
+ * @throws IllegalArgumentException there are no classes or no sensors, a class has a comma or a line
+ *   break, a number is not above 0, or [length] is no multiple of [steps]
  */
 public class WindowSpec @JvmOverloads constructor(
     public val classes: List<String>,

@@ -36,6 +36,10 @@ public class StoredRecordings internal constructor(private val home: Home, priva
         /** Size of the file (bytes). */
         public val numBytes: Long,
     ) {
+        override fun equals(other: Any?): Boolean = other is RecordingInfo && toString() == other.toString()
+
+        override fun hashCode(): Int = toString().hashCode()
+
         override fun toString(): String = "$numSamples samples of '$label' from $startMs in $numBytes bytes"
     }
 }

@@ -332,6 +332,22 @@ class FleetTest {
     }
 
     @Test
+    fun `what a screen lists is equal if it says the same`() {
+        val lists: List<() -> Any> = listOf(
+            { Labels.LabelledTime(1, 2, LabelSource.APP, "a") },
+            { Labels.LabelledTime(1, 2, LabelSource.HINT, "a") },
+            { Labels.LabelledTime(1, 3, LabelSource.APP, "a") },
+            { Labels.LabelQuestion(1, 2, listOf("a", "b")) },
+            { Labels.LabelQuestion(1, 2, listOf("b", "a")) },
+            { StoredRecordings.RecordingInfo(1, "a", 2, 3) },
+            { StoredRecordings.RecordingInfo(1, "a", 3, 3) },
+            { StoredRecordings.RecordingInfo(1, "b", 2, 3) },
+        )
+        for ((i, one) in lists.withIndex()) for ((j, other) in lists.withIndex()) assertEquals(i == j, one() == other(), "${one()} and ${other()}")
+        assertEquals(lists.size, lists.flatMapTo(HashSet()) { listOf(it(), it()) }.size)
+    }
+
+    @Test
     fun `whatever the Keystore throws is one error that an app can catch`() {
         val broken = FakePlatform(TestKeys(root, KeyStore.getInstance("PKCS12"))) // a store that was not loaded throws at every use
         val fleet = Fleet("f", Home.of(root, "f"), broken, Log.SILENT)

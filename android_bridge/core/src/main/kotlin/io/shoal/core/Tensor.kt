@@ -25,7 +25,9 @@ public typealias Tensors = Map<String, Tensor>
 /**
  * Row-major array of numbers. [data] holds them little-endian, from position 0 to its limit, and
  * never changes after the tensor was handed on. Buffers that are allocated here are direct, so that
- * native code reads them in place.
+ * native code reads them in place. Any thread may read it.
+ *
+ * @throws IllegalArgumentException a dimension is below 0, or [data] has another size
  */
 public class Tensor(public val dtype: DType, public val shape: List<Int>, data: ByteBuffer) {
     /**
@@ -61,13 +63,25 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
      */
     public fun longs(): LongBuffer = viewed(DType.INT64).asLongBuffer()
 
-    /** Return a copy of [floats]. */
+    /**
+     * Return a copy of [floats].
+     *
+     * @throws IllegalStateException the tensor has another type
+     */
     public fun toFloatArray(): FloatArray = FloatArray(size).also { floats().get(it) }
 
-    /** Return a copy of [longs]. */
+    /**
+     * Return a copy of [longs].
+     *
+     * @throws IllegalStateException the tensor has another type
+     */
     public fun toLongArray(): LongArray = LongArray(size).also { longs().get(it) }
 
-    /** Return the rows at [chosen], in that order. */
+    /**
+     * Return the rows at [chosen], in that order.
+     *
+     * @throws IllegalArgumentException there is no such row
+     */
     public fun take(chosen: IntArray): Tensor {
         val rowBytes = if (rows == 0) 0 else data.limit() / rows
         val selected = allocate(dtype, listOf(chosen.size) + shape.drop(1))
@@ -99,7 +113,11 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
 
         private fun multiply(a: Long, b: Long): Long = if (a != 0L && b > Long.MAX_VALUE / a) Long.MAX_VALUE else a * b
 
-        /** Return a tensor of zeros, to be written through its [data] before it is handed on. */
+        /**
+         * Return a tensor of zeros, to be written through its [data] before it is handed on.
+         *
+         * @throws IllegalArgumentException a dimension is below 0, or it is too large
+         */
         @JvmStatic
         public fun allocate(dtype: DType, shape: List<Int>): Tensor {
             val bytes = numBytes(dtype, shape)
@@ -111,13 +129,21 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
             require(it.size == count) { "tensor $dtype$shape: expected ${it.size} numbers, got $count" }
         }
 
-        /** Return a float32 tensor with these numbers, by default a vector. */
+        /**
+         * Return a float32 tensor with these numbers, by default a vector.
+         *
+         * @throws IllegalArgumentException [shape] has another size
+         */
         @JvmStatic
         @JvmOverloads
         public fun of(numbers: FloatArray, shape: List<Int> = listOf(numbers.size)): Tensor =
             allocate(DType.FLOAT32, shape, numbers.size).also { it.floats().put(numbers) }
 
-        /** Return an int64 tensor with these numbers, by default a vector. */
+        /**
+         * Return an int64 tensor with these numbers, by default a vector.
+         *
+         * @throws IllegalArgumentException [shape] has another size
+         */
         @JvmStatic
         @JvmOverloads
         public fun of(numbers: LongArray, shape: List<Int> = listOf(numbers.size)): Tensor =
