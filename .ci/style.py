@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 SKIPPED = {"tests", "benchmarks", ".venv", "build", "dist", "examples", "docs", ".tools"}
 CLAUSE = re.compile(
     r"^(Whether|What|How|Of|By|Those|The one|The same|As|So many|In which|Under which|For which|"
-    r"Who|Whose|Which|Where|When|If|Since|Until|Such)\b"
+    r"Who|Whose|Which|Where|When|If|Since|Until|Such|"
+    r"(Return|Yield) (whether|what|how|who|whose|which))\b"
 )
 KDOC = re.compile(r"/\*\*[\s*]*(.*)")
 PARTICIPLES = {
@@ -45,7 +46,12 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def places(root: Path) -> dict[str, list[str]]:
     """Return the places that break each rule, as lines of text."""
-    broken: dict[str, list[str]] = {"clause": [], "participle": [], "class-twice": []}
+    broken: dict[str, list[str]] = {
+        "clause": [],
+        "participle": [],
+        "class-twice": [],
+        "bare-cause": [],
+    }
     classes = collections.defaultdict(list)
     files = sorted(f for f in root.rglob("*.py") if not SKIPPED & {*f.relative_to(root).parts})
     for file in files:
@@ -59,6 +65,9 @@ def places(root: Path) -> dict[str, list[str]]:
             match node:
                 case ast.Name(name, ast.Store()) if name in PARTICIPLES:
                     broken["participle"].append(f"{path}:{node.lineno}: {name}")
+                case ast.Raise(exc=ast.Call(args=[*_, ast.JoinedStr(values=[*_, last])])):
+                    if isinstance(last, ast.FormattedValue) and "strerror" in ast.dump(last):
+                        broken["bare-cause"].append(f"{path}:{node.lineno}: no remedy")
     for file in sorted(root.glob("android_bridge/*/src/**/*.kt")):
         for opened in KDOC.finditer(text := file.read_text()):
             if CLAUSE.match(opened[1]):

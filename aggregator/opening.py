@@ -25,7 +25,7 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.fleet_store import load_fleet
 from algorithms.algorithm import Algorithm
 from algorithms.composition import make_algorithm
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError
 
@@ -131,7 +131,7 @@ class Opening:
             if not trust_file.exists() or trust_file.read_bytes() != payload:
                 write_atomically(trust_file, payload)
         except OSError as error:
-            raise ConfigError(f"folder {settings.folder}: trust.pem: {error.strerror}") from None
+            raise ConfigError(file_error(f"folder {settings.folder}: trust.pem", error)) from None
 
     def stored(self, name: str) -> Campaign | None:
         """Return the stored record of a campaign, or None if it has not begun."""

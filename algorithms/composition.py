@@ -433,13 +433,14 @@ def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: DefaultCoordi
     where, privacy = f"algorithm {str(spec)!r}", parts.privacy
     if privacy.mean and parts.mean.name != privacy.mean:
         raise ConfigError(
-            f"{where}: the noise of {privacy.name!r} is computed for the {privacy.mean} mean, not "
-            f"for {spec.mean.name!r}"
+            f"{where}: the noise of {privacy.name!r} is computed for the mean {privacy.mean!r}, "
+            f"not for {spec.mean.name!r}. Use mean={privacy.mean}."
         )
     if coordinator.responds:
         names = "+".join(_names(spec))
         raise ConfigError(
-            f"{where}: devices report measurements to {names}, which no privacy mechanism covers"
+            f"{where}: devices report measurements to {names}, which no privacy mechanism "
+            "covers. Leave out the privacy mechanism, or use parts without measurements."
         )
     if parts.grouping.surveys:
         raise ConfigError(

@@ -183,7 +183,7 @@ def import_all() -> Memory:
 
 
 def make_workload() -> Workload:
-    """Return what a campaign of `personal` asks of one watch."""
+    """Return the work that a campaign of `personal` gives to one watch."""
     torch.set_num_threads(1)
     data, spec, key = select_devices(load_data("watch"), 1), read_algorithm("personal"), new_key()
     objective, coordinator = objective_for_fleet(data, spec, 0), make_algorithm(spec).coordinator

@@ -69,7 +69,7 @@ def write(folder: Path, files: int, gigabytes: float, has_people: bool) -> None:
 
 
 def measure(form: str, gigabytes: float) -> dict[str, Any]:
-    """Return what a program of its own needed to load a folder of this size."""
+    """Return the time and memory that a separate program needs to load a folder of this size."""
     files, has_people = FORMS[form]
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "data", files, gigabytes, has_people)

@@ -76,7 +76,7 @@ Day = tuple[Array, Array, Array]
 
 
 def recorded(people: tuple[Windows, Windows], seed: list[int]) -> list[Day]:
-    """Return what a device records on each day."""
+    """Return the recordings of a device on each day."""
     rng = np.random.default_rng(seed)
     return [day_of(people[d >= PASSED], d, rng) for d in range(1, DAYS + 1)]
 

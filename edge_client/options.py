@@ -12,6 +12,7 @@ from edge_client.data.windows import read_folder
 from edge_client.graphs.loading import load_graphs_of
 from edge_client.settings import PAGE, SETTINGS, usual
 from edge_client.storage.owner import read_policy
+from host.files import file_error
 from host.loopback import is_loopback
 from wire.bundle import Manifest, unpack
 from wire.errors import ConfigError
@@ -177,7 +178,7 @@ def manifest_of(path: Path) -> Manifest:
     try:
         return unpack(path.read_bytes()).manifest
     except OSError as error:
-        raise ConfigError(f"--bundle {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--bundle {path}", error)) from None
 
 
 def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:
@@ -197,7 +198,7 @@ def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:
     try:
         return read_public(arguments.trust.read_bytes())
     except OSError as error:
-        raise ConfigError(f"--trust {arguments.trust}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--trust {arguments.trust}", error)) from None
 
 
 def policy_of(arguments: argparse.Namespace) -> Policy | None:

@@ -10,7 +10,7 @@ from algorithms.objectives.supervised import Supervised
 from export.bundle import MAX_BATCH, capture_graphs, make_bundle, save_probe
 from export.parity import Parity, check_parity
 from export.runtimes import ONNX
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from host.threads import one_thread
 from wire.arrays.tensors import Array
 from wire.bundle import Bundle, Window, unpack
@@ -58,7 +58,7 @@ class Publication:
             for name, payload in files.items():
                 write_atomically(folder / name, payload)
         except OSError as error:
-            raise ConfigError(f"bundle folder {folder}: {error.strerror}") from None
+            raise ConfigError(file_error(f"bundle folder {folder}", error)) from None
 
 
 def publish(
@@ -123,7 +123,7 @@ def read_key(path: Path) -> PrivateKey:
     try:
         return read_private(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"signing key {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"signing key {path}", error)) from None
     except BundleError:
         raise BundleError(
             f"signing key {path} is not an Ed25519 private key in PEM, as `shoal export` writes it"

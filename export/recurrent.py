@@ -175,7 +175,7 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """Return what torch's function returns; `plain` is that function, for what is no loop."""
+    """Return the result of torch's function, which is `plain` for inputs without a loop."""
     each = (4 if has_biases else 2) * (1 + bidirectional) * num_layers
     if x.dim() != 3 or len(weights) != each or x.shape[int(batch_first)] < LOOP_FROM:
         options = (has_biases, num_layers, dropout, training, bidirectional, batch_first)

@@ -9,6 +9,31 @@ from typing import BinaryIO
 
 from wire.errors import ConfigError
 
+_REMEDIES = {
+    errno.ENOENT: "check the path, and that its folder exists",
+    errno.EACCES: "let the user who runs this program read and write it",
+    errno.EPERM: "let the user who runs this program read and write it",
+    errno.EROFS: "choose a path on a disk that can be written",
+    errno.ENOSPC: "free space on its disk, or choose a path on another",
+    errno.EDQUOT: "free space within the user's quota, or choose a path on another disk",
+    errno.EEXIST: "remove what has this name, or choose another",
+    errno.ENOTEMPTY: "empty the folder, or choose another",
+    errno.EISDIR: "choose the path of a file",
+    errno.ENOTDIR: "choose a path that leads through folders only",
+    errno.EINVAL: "choose the path of a regular file",
+    errno.ELOOP: "choose the file itself, not a link to it",
+    errno.ENAMETOOLONG: "choose a shorter path",
+}
+
+
+def file_error(subject: object, error: OSError) -> str:
+    """Return the message that a file or folder cannot be used: the cause, and the remedy.
+
+    `subject`: what the user knows it by, such as an option and a path.
+    """
+    remedy = _REMEDIES.get(error.errno or 0, "check its disk, or choose another path")
+    return f"{subject}: {error.strerror or error}; {remedy}"
+
 
 def write_atomically(path: Path, payload: bytes, mode: int = 0o666) -> None:
     """Write a file so that after a crash it is the old one or the new one, never a part.
@@ -134,5 +159,5 @@ def prepare_folder(out: Path, option: str = "--out") -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{option} {out}: {error.strerror}") from None
+        raise ConfigError(file_error(f"{option} {out}", error)) from None
     return out

@@ -10,7 +10,7 @@ from aggregator.maintenance.database import read_view
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.charter import RELEASES
 from aggregator.storage.engine import database_name
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from wire.arrays.tensors import OWN_FILES, Array, Tensors, check_layout, decode_tensors
 from wire.bundle import Bundle, unpack
 from wire.errors import ConfigError, DataError
@@ -128,7 +128,7 @@ def write_model(held: HeldModel, to: Path, payload: bytes) -> None:
     try:
         write_atomically(to, payload)
     except OSError as error:
-        raise ConfigError(f"--to {to}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--to {to}", error)) from None
     print(f"{to}: {len(payload):,} bytes, model {held.name} ({held.digest[:12]})")
     if tensor_names := [spec.name for spec in held.bundle.manifest.of_role("private")]:
         print(
@@ -215,4 +215,4 @@ def _probe(path: Path | None, held: HeldModel) -> "Probe":
     try:
         return load_probe(path.read_bytes(), held.bundle.digest)
     except OSError as error:
-        raise ConfigError(f"--probe {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--probe {path}", error)) from None

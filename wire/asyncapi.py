@@ -171,7 +171,7 @@ def _described(part: Any) -> Any:
 
 
 def text() -> str:
-    """Return the text of the file."""
+    """Return the AsyncAPI document as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(document()), indent=1).decode() + "\n"
 
 

@@ -362,7 +362,10 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
     }
     named |= {g.template for g in graphs} - {""}
     if missing := named - entries.keys():
-        raise BundleError(f"bundle {manifest.name}: missing files: {', '.join(sorted(missing))}")
+        raise BundleError(
+            f"bundle {manifest.name}: missing files: {', '.join(sorted(missing))}; write the "
+            "bundle again with `shoal export`"
+        )
     return Bundle(manifest, entries, digest(payload), payload)
 
 

@@ -96,7 +96,7 @@ def too_far(
     origins: Mapping[str, str | None],
     before: Mapping[str, Tensors],
 ) -> tuple[dict[str, str], dict[str, float]]:
-    """Return which models moved too far and why, and the median distances of the others.
+    """Return the models that moved too far with reasons, and the others' median distances.
 
     A model has moved too far if its distance from each of the last round's models is out of bounds.
     Reasons are by key. The medians, by role, are distances of each model from the one that it

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
+from host.files import file_error
 from wire.errors import ConfigError
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class PlayIntegrity:
         """Check a phone's attestation of this nonce.
 
         Raises:
-            NotAttested: the attestation is not believed, or does not say enough.
+            NotAttested: the token is not signed by Play, or its claims fall short of the settings.
         """
         if not text:
             raise NotAttested(
@@ -156,7 +157,7 @@ def read_attestation(path: Path) -> PlayIntegrity:
         key = load_der_public_key(base64.b64decode(settings.verification_key, validate=True))
         secret = base64.b64decode(settings.decryption_key, validate=True)
     except OSError as error:
-        raise ConfigError(f"--enrol-attestation {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--enrol-attestation {path}", error)) from None
     except (ValueError, msgspec.ValidationError) as error:
         raise ConfigError(
             f"--enrol-attestation {path}: not TOML, or a wrong value: {error}"

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from wire.errors import ConfigError, WireError
 from wire.identity.certificates import (
     Certificate,
@@ -128,7 +128,7 @@ def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float)
             )
         renew_own(authority, folder, now_s, hosts)
     except OSError as error:
-        raise ConfigError(f"authority in {folder}: {error.strerror}") from None
+        raise ConfigError(file_error(f"authority in {folder}", error)) from None
     except WireError as error:
         raise ConfigError(f"authority in {folder}: {error}") from None
     return authority

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aggregator.enrolment.authority import Authority, renew_server
-from host.files import make_folder, write_atomically
+from host.files import file_error, make_folder, write_atomically
 from wire.errors import ConfigError
 from wire.identity.certificates import certificate_pem, read_tls_key
 from wire.identity.keys import private_pem
@@ -85,7 +85,7 @@ def make_broker_folder(
             for path in (folder, *folder.rglob("*")):
                 shutil.chown(path, broker_user(folder))
     except OSError as error:
-        raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
+        raise ConfigError(file_error(error.filename or folder, error)) from None
     return plugin is not None
 
 

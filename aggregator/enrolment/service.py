@@ -26,6 +26,7 @@ from aggregator.service_settings import EnrolmentSettings
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import open_enrolments
 from aggregator.storage.fleet_store import has_device
+from host.files import file_error
 from host.settings import settings_of
 from wire.errors import ConfigError, WireError
 from wire.links.mqtt import BrokerAddress
@@ -90,7 +91,7 @@ def enrolment(
             settings.broker or str(broker), trust.read_text(), _policy(settings.policy)
         )
     except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+        raise ConfigError(file_error(error.filename, error)) from None
     except WireError as error:
         raise ConfigError(f"authority in {folder}: {error}") from None
     if not (address := BrokerAddress.parse(offer.broker)).tls:

@@ -98,7 +98,7 @@ def wanted(fleet: Records, device_id: str, device: Device, now_s: float) -> Desi
 def _in_campaign(
     campaign: Campaign, device_id: str, device: Device, now_s: float
 ) -> Desired | None:
-    """Return what a device should do for a campaign that is not finished."""
+    """Return the assignment of a device in a campaign that is not finished."""
     if is_to_survey(campaign, device_id, device):
         return Desired(campaign.name, "survey", NEWCOMER)
     if device_id in campaign.updates:
@@ -142,7 +142,7 @@ def paced_until(campaign: Campaign, device: Device) -> float:
 
 
 def _after(campaign: Campaign, device_id: str, device: Device) -> Desired | None:
-    """Return what a device should do for the finished campaign whose models it has."""
+    """Return the assignment of a device in the finished campaign whose models it has."""
     if campaign.ended == "order":
         return None
     if is_to_survey(campaign, device_id, device):
@@ -357,11 +357,11 @@ def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
 def releases_for(
     fleet: Records, device_id: str, device: Device
 ) -> Iterator[tuple[Rollout, ModelRelease, bool]]:
-    """Yield the releases for a device, the latest rollout's first, and True if it has been reached.
+    """Yield the rollouts that have a release for a device, the latest first.
 
-    A device in the first tenth is in the first half as well. It keeps its release when the rollout
-    is paused or superseded. It also keeps its release when training moves it into a group for which
-    the rollout has no release.
+    Each comes with the release, and True if the rollout has reached the device. A device in the
+    first tenth is in the first half as well. It keeps its release when the rollout is paused or
+    superseded, and when training moves it into a group for which the rollout has no release.
     """
     if device.barred:
         return

@@ -378,7 +378,7 @@ def _windows_of(number: int) -> Read:
 
 
 def outdated(client: str, app: str = "", protocol: str = "") -> str:
-    """Return what to update if a device's client is older than this service; else nothing.
+    """Return the advice to update if a device's client is older than this service, else empty.
 
     `protocol`: version of the protocol that the client speaks; empty if it is not known.
     """

@@ -156,7 +156,7 @@ def judge(gate: Gate, tally: StepAnswers, waited_s: float) -> tuple[Outcome, str
 
 
 def statement_of(device: Device, gate: Gate) -> str:
-    """Return what a device reports about the release that it was offered last.
+    """Return the report of a device about the release that it was offered last.
 
     It is `CONFIRMED` if the device has nothing against it, and empty if it has not answered.
     """

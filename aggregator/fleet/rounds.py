@@ -127,7 +127,7 @@ NO_LACK = Lack("")
 
 
 def lacking(turn: Turn, campaign: Campaign) -> Lack:
-    """Return what a campaign waits for."""
+    """Return the condition that a campaign waits for."""
     name, settings = campaign.name, campaign.settings
     if campaign.paused or campaign.phase in ("aggregating", "finished"):
         return NO_LACK

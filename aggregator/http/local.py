@@ -18,7 +18,7 @@ import msgspec
 
 from aggregator.leadership.identity import is_served
 from aggregator.operator.desk import WAIT_S
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from wire.errors import ConfigError
 
 FILE = "http-local.json"
@@ -56,7 +56,7 @@ def open_to_owner(folder: Path, local: Endpoint) -> Iterator[None]:
     try:
         write_atomically(folder / FILE, msgspec.json.encode(local), 0o600)
     except OSError as error:
-        raise ConfigError(f"{folder / FILE}: {error.strerror}") from None
+        raise ConfigError(file_error(folder / FILE, error)) from None
     try:
         yield
     finally:

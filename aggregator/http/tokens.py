@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from aggregator.operator.audit import note
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from host.loopback import is_loopback
 from wire.errors import ConfigError
 from wire.topics import check_name
@@ -126,7 +126,7 @@ class TokenFile:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise ConfigError(f"tokens {self.path}: {error.strerror}") from None
+            raise ConfigError(file_error(f"tokens {self.path}", error)) from None
         except msgspec.MsgspecError as error:
             raise ConfigError(
                 f"tokens {self.path}: damaged; `shoal token` did not write this: {error}"
@@ -211,7 +211,7 @@ class TokenFile:
                 self.path, msgspec.json.format(msgspec.json.encode(entries)) + b"\n", 0o600
             )
         except OSError as error:
-            raise ConfigError(f"tokens {self.path}: {error.strerror}") from None
+            raise ConfigError(file_error(f"tokens {self.path}", error)) from None
         finally:
             os.close(descriptor)
 

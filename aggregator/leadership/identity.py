@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aggregator.leadership.rivals import WrongFleet
 from aggregator.ports import Clock
-from host.files import is_locked, lock_folder, write_atomically
+from host.files import file_error, is_locked, lock_folder, write_atomically
 from host.logs import at_work
 from wire.errors import BundleError, ConfigError, OtherAggregator, ShoalError, WireError
 from wire.identity.keys import (
@@ -66,7 +66,7 @@ def lock_service(folder: Path) -> int:
     except BlockingIOError:
         raise ConfigError(f"folder {folder}: another `shoal serve` uses it") from None
     except OSError as error:
-        raise ConfigError(f"folder {folder}: {error.strerror}") from None
+        raise ConfigError(file_error(f"folder {folder}", error)) from None
 
 
 def is_served(folder: Path) -> bool:
@@ -78,7 +78,7 @@ def is_served(folder: Path) -> bool:
     try:
         return is_locked(folder)
     except OSError as error:
-        raise ConfigError(f"folder {folder}: {error.strerror}") from None
+        raise ConfigError(file_error(f"folder {folder}", error)) from None
 
 
 def own_secret(path: Path) -> bytes:
@@ -95,7 +95,7 @@ def own_secret(path: Path) -> bytes:
             write_atomically(path, secrets.token_bytes(SECRET_BYTES), mode=0o600)
         secret = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"secret {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"secret {path}", error)) from None
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
             f"secret {path}: {len(secret)} bytes, expected {SECRET_BYTES}; restore it from a "
@@ -120,7 +120,7 @@ def service_key(folder: Path) -> PrivateKey:
         if not public.exists() or public.read_bytes() != public_pem(key):
             write_atomically(public, public_pem(key))
     except OSError as error:
-        raise ConfigError(f"service key {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"service key {path}", error)) from None
     except BundleError as error:
         raise ConfigError(f"service key {path}: {error}") from None
     return key
@@ -149,7 +149,7 @@ def service_signer(
                 text, fleet, key, trusted, now_s
             )  # devices may not trust this root key
     except OSError as error:
-        raise ConfigError(f"voucher {vouched}: {error.strerror}") from None
+        raise ConfigError(file_error(f"voucher {vouched}", error)) from None
     if problem:
         how = f"`shoal vouch --service {folder} --fleet {fleet} --key SIGNING_KEY` makes one"
         raise ConfigError(f"voucher {vouched}: {problem}; {how}")

@@ -21,7 +21,7 @@ from aggregator.maintenance.releases import release_needs
 from aggregator.operator.audit import AUDIT
 from aggregator.storage.charter import CAMPAIGNS, RELEASES
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
-from host.files import make_folder, sync_folder, write_atomically
+from host.files import file_error, make_folder, sync_folder, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
@@ -165,7 +165,7 @@ def _begun(folder: Path) -> Iterator[Path]:
         draft.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:
-        raise ConfigError(f"{error.filename or draft}: {error.strerror}") from None
+        raise ConfigError(file_error(error.filename or draft, error)) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -198,7 +198,7 @@ def _begun_inside(folder: Path, names: set[str]) -> Iterator[Path]:
         sync_folder(folder)
         is_whole = True
     except OSError as error:
-        raise ConfigError(f"{error.filename or draft}: {error.strerror}") from None
+        raise ConfigError(file_error(error.filename or draft, error)) from None
     finally:
         _clear(folder, set() if is_whole else names)
         shutil.rmtree(draft, ignore_errors=True)

@@ -30,7 +30,7 @@ from aggregator.storage.schema import has_tables, reading
 from aggregator.storage.telemetry_table import telemetry_rows
 from aggregator.view.fleet import FleetView
 from aggregator.view.round_record import RoundRecord
-from host.files import is_locked
+from host.files import file_error, is_locked
 from wire.errors import ConfigError
 
 _UNREADABLE = {
@@ -83,7 +83,7 @@ def read_database(path: Path) -> Contents:
             with engine.connect() as reading:
                 return read_contents(reading, str(path))
     except OSError as error:
-        raise StorageFailed(f"database {path}: not readable: {error.strerror}") from None
+        raise StorageFailed(file_error(f"database {path}: not readable", error)) from None
     except (sqlite3.Error, DBAPIError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         if getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _UNREADABLE:

@@ -20,6 +20,7 @@ from aggregator.maintenance.shared import check_shared
 from aggregator.operator.audit import AUDIT
 from aggregator.storage.charter import BUNDLES, CAMPAIGNS, RELEASES
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
+from host.files import file_error
 from wire.errors import BundleError, ConfigError
 from wire.identity.keys import PublicKey, read_public
 
@@ -55,7 +56,7 @@ def examine(
             trusted = read_public((bundle / "trust.pem").read_bytes())
             payload = (bundle / "device.shoal").read_bytes()
         except OSError as error:
-            raise ConfigError(f"--bundle {error.filename}: {error.strerror}") from None
+            raise ConfigError(file_error(f"--bundle {error.filename}", error)) from None
         except BundleError as error:
             raise ConfigError(f"--bundle {bundle}: trust.pem: {error}") from None
     if not (database or blobs) and not any(

@@ -82,7 +82,10 @@ def unban(fleet: Fleet, device_id: str, at_s: float) -> list[Event]:
 
 def _tagged(device_id: str, before: tuple[str, ...], tags: set[str], at_s: float) -> list[Event]:
     if len(tags) > MOST_TAGS:
-        raise ConfigError(f"Device {device_id} would have more than {MOST_TAGS} tags.")
+        raise ConfigError(
+            f"Device {device_id} would have {len(tags)} tags; at most {MOST_TAGS} are allowed. "
+            "Remove some first."
+        )
     after = tuple(sorted(tags))
     return [] if after == before else [Tagged(at_s=at_s, device_id=device_id, tags=after)]
 

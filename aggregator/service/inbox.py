@@ -329,8 +329,12 @@ class FleetInbox:
             return ()
         try:
             tags = self._enrolment_tags(device_id)
-            if len({*tags, *(device.tags if device is not None else ())}) > MOST_TAGS:
-                raise ConfigError(f"it would have more than {MOST_TAGS} tags")
+            number = len({*tags, *(device.tags if device is not None else ())})
+            if number > MOST_TAGS:
+                raise ConfigError(
+                    f"it would have {number} tags; at most {MOST_TAGS} are allowed. Remove some of "
+                    "its tags, then add these"
+                )
         except ShoalError as error:
             log.error("Device did not get its enrolment's tags: device=%s: %s", device_id, error)
             return ()
@@ -520,7 +524,7 @@ class FleetInbox:
             self._telemetry.on_error(replace(message, frames=frames, **texts))
 
     def _advice(self, payload: bytes, reading: Reading) -> str:
-        """Return what to update if an unreadable message is of an older client; else nothing."""
+        """Return the advice to update if an older client sent an unreadable message, else empty."""
         device, sender = self._fleet.devices.get(reading.device_id), ClientName()
         with suppress(msgspec.MsgspecError, ValueError, RecursionError):
             sender = msgspec.json.decode(payload, type=ClientName)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aggregator.ports import BlobLost, StorageFailed
-from host.files import make_folder, sync_folder, write_aside
+from host.files import file_error, make_folder, sync_folder, write_aside
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
@@ -45,7 +45,7 @@ class BlobFolder:
         try:
             make_folder(folder)
         except OSError as error:
-            raise ConfigError(f"blob folder {folder}: {error.strerror}") from None
+            raise ConfigError(file_error(f"blob folder {folder}", error)) from None
         self._folder, self._may_delete = folder, may_delete
         self._pool = ThreadPoolExecutor(WRITERS, "blobs")
 
@@ -56,7 +56,7 @@ class BlobFolder:
             if any(written):
                 sync_folder(self._folder)
         except OSError as error:
-            raise StorageFailed(f"blob folder {self._folder}: {error.strerror or error}") from None
+            raise StorageFailed(file_error(f"blob folder {self._folder}", error)) from None
         return names
 
     def get(self, digest: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -68,7 +68,7 @@ class BlobFolder:
         except FileNotFoundError:
             raise BlobLost(digest, f"missing in {self._folder}; restore it from a backup") from None
         except OSError as error:
-            raise StorageFailed(f"blob {path}: {error.strerror}") from None
+            raise StorageFailed(file_error(f"blob {path}", error)) from None
         if size is None and digest_of(payload) != digest:
             path.replace(path.with_name(digest + DAMAGED))
             detail = (
@@ -102,7 +102,7 @@ class BlobFolder:
                 (self._folder / (name + DAMAGED)).unlink(missing_ok=True)
             sync_folder(self._folder)
         except OSError as error:
-            raise StorageFailed(f"blob folder {self._folder}: {error.strerror}") from None
+            raise StorageFailed(file_error(f"blob folder {self._folder}", error)) from None
 
     def _write(self, name: str, payload: bytes) -> bool:
         """Write a blob unless a whole file of it is there; return True if it was written."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from aggregator.core.settings import RunSettings
-from host.files import make_folder, sync_folder, write_atomically
+from host.files import file_error, make_folder, sync_folder, write_atomically
 from wire.errors import ConfigError
 from wire.topics import check_name
 
@@ -81,8 +81,10 @@ def write_charter(folder: Path, charter: Charter) -> None:
         )
     except OSError as error:
         raise ConfigError(
-            f"campaign {charter.settings.name} in {folder}: its charter cannot be written: "
-            f"{error.strerror}"
+            file_error(
+                f"campaign {charter.settings.name} in {folder}: its charter cannot be written",
+                error,
+            )
         ) from None
 
 
@@ -97,7 +99,7 @@ def propose(folder: Path, charter: Charter, exported: Path) -> None:
     try:
         files = {name: (exported / name).read_bytes() for name in FILES}
     except OSError as error:
-        raise ConfigError(f"bundle {exported}: {error.filename}: {error.strerror}") from None
+        raise ConfigError(file_error(f"bundle {exported}: {error.filename}", error)) from None
     propose_files(folder, charter, files)
 
 
@@ -118,7 +120,7 @@ def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) ->
         write_atomically(wanted / _CHARTER, msgspec.json.encode(charter))
     except OSError as error:
         raise ConfigError(
-            f"campaign {charter.settings.name} in {folder}: it cannot be written: {error.strerror}"
+            file_error(f"campaign {charter.settings.name} in {folder}: it cannot be written", error)
         ) from None
 
 
@@ -149,7 +151,7 @@ def accept(folder: Path, name: str) -> Charter:
         sync_folder(place.parent)
     except OSError as error:
         raise ConfigError(
-            f"campaign {name} in {folder}: it cannot be written: {error.strerror}"
+            file_error(f"campaign {name} in {folder}: it cannot be written", error)
         ) from None
     return charter
 
@@ -163,6 +165,8 @@ def _read(path: Path) -> Charter:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Charter)
     except OSError as error:
-        raise ConfigError(f"campaign's charter {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"campaign's charter {path}", error)) from None
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"campaign's charter {path}: damaged: {error}") from None
+        raise ConfigError(
+            f"campaign's charter {path}: damaged: {error}; restore it from a backup"
+        ) from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from host.files import make_folder
+from host.files import file_error, make_folder
 from host.part_file import PartFile
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError, ShoalError
@@ -63,7 +63,7 @@ class Assembly:
                     None, None, status.st_size, status.st_mtime
                 )
         except OSError as error:
-            raise ConfigError(f"folder {folder}: {error.strerror}") from None
+            raise ConfigError(file_error(f"folder {folder}", error)) from None
 
     @property
     def num_bytes(self) -> int:
@@ -103,7 +103,7 @@ class Assembly:
         try:
             part = PartFile(self._path(offer.device_id), offer.pieces)
         except OSError as error:
-            raise NoRoom(f"{self._path(offer.device_id)}: {error.strerror}") from None
+            raise NoRoom(file_error(self._path(offer.device_id), error)) from None
         self._coming[offer.device_id] = _Coming(offer, part, offer.pieces.num_bytes, self._clock())
 
     def put(self, device_id: str, update: str, index: int, payload: bytes) -> bool:
@@ -121,7 +121,7 @@ class Assembly:
         try:
             return coming.part.put(index, payload)
         except OSError as error:
-            raise NoRoom(f"{self._path(device_id)}: {error.strerror}") from None
+            raise NoRoom(file_error(self._path(device_id), error)) from None
 
     def wanted(self, device_id: str) -> tuple[int, ...]:
         """Return the pieces that a device is to send next; empty if none is missing.
@@ -148,7 +148,7 @@ class Assembly:
         try:
             payload = part.path.read_bytes()
         except OSError as error:
-            raise NoRoom(f"{self._path(device_id)}: {error.strerror}") from None
+            raise NoRoom(file_error(self._path(device_id), error)) from None
         return payload if digest_of(payload) == part.pieces.digest else None
 
     def drop(self, device_id: str) -> None:

@@ -65,8 +65,8 @@ def needed(campaign: Campaign, fleet: Fleet) -> set[str]:
 def remembered(campaign: Campaign) -> set[str]:
     """Return the digests of a campaign's blobs that only the service needs.
 
-    They are models and memories to go on from or to return to, and counted updates and surveys. A
-    finished campaign needs no updates.
+    They are the models and memories of its model versions, its counted updates and its members'
+    surveys. A finished campaign needs no updates.
     """
     versions = campaign.versions
     models = {digest for version in versions for digest in version.models.values()}

@@ -105,7 +105,7 @@ class DeviceView(NamedTuple):
 
 
 def advice_of(device: Device) -> str:
-    """Return what to update if a device's client is older than the service; else nothing."""
+    """Return the advice to update if a device's client is older than the service, else empty."""
     facts = device.facts
     return outdated(facts.client, facts.app, facts.protocol) if facts is not None else ""
 

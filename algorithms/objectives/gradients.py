@@ -32,7 +32,7 @@ def tape() -> Iterator[None]:
 
 
 def is_taping() -> bool:
-    """Return whether steps are run on autograd's tape, not traced."""
+    """Return True if steps are run on autograd's tape, not traced."""
     return _TAPE.get()
 
 

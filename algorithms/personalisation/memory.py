@@ -180,9 +180,10 @@ def in_units(keys: Tensor, units: Tensor) -> Tensor:
 
 
 def neighbours(queries: Tensor, keys: Tensor, evidence: Tensor) -> Tensor:
-    """Return the weights (n, M) of `keys` (M, K) for each of `queries` (n, K), both in units.
+    """Return the weights (n, M) of `keys` (M, K) for each of `queries` (n, K).
 
-    A weight is that of the distance times the key's `evidence` (M,).
+    Keys and queries are in units of `in_units`. A weight falls with the distance between query and
+    key, and is multiplied by the key's `evidence` (M,).
     """
     sizes = queries.square().mean(1, keepdim=True) + keys.square().mean(1)
     distance = (sizes - 2.0 * (queries @ keys.T) / keys.shape[1]).clamp(min=0.0)

@@ -110,9 +110,13 @@ def _parameter_names(model: nn.Module, trained: Collection[str]) -> dict[tuple[s
     """
     names = {id(parameter): name for name, parameter in model.named_parameters() if name in trained}
     if unknown := sorted(set(trained) - set(names.values())):
-        raise ConfigError(f"The model has no parameter {unknown[0]!r}")
+        every = ", ".join(name for name, _ in model.named_parameters())
+        raise ConfigError(f"The model has no parameter {unknown[0]!r}. Its parameters: {every}.")
     if not names:
-        raise ConfigError("Gradients per example need at least one parameter that is trained")
+        raise ConfigError(
+            "Gradients per example need a trained parameter, got none. Set requires_grad of at "
+            "least one parameter."
+        )
     parameter_names = {
         (layer, local): names[id(parameter)]
         for layer, module in model.named_modules()

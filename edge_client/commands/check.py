@@ -37,7 +37,7 @@ from edge_client.options import (
 )
 from edge_client.storage.owner import Owner, check_owner
 from edge_client.storage.state import DeviceState
-from host.files import is_locked
+from host.files import file_error, is_locked
 from host.loopback import is_loopback
 from wire.bundle import Manifest, unpack
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
@@ -145,7 +145,7 @@ def _needed(arguments: Namespace) -> Manifest | None:
 
 
 def _needs(manifest: Manifest) -> str:
-    """Return what a bundle needs of data, in words."""
+    """Return a description of the data that a bundle needs."""
     window = manifest.window
     rate = f" at {window.rate_hz:g} Hz" if window.rate_hz else ""
     return (
@@ -198,7 +198,7 @@ def _state_folder(folder: Path, owner: Owner) -> str:
         with tempfile.TemporaryFile(dir=_existing(folder)) as file:
             file.write(b"shoal")
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
+        raise ConfigError(file_error(f"{folder} cannot be written", error)) from None
     in_use = ", in use by shoal-edge, which is running" if _is_in_use(folder) else ""
     return f"{folder}, {free >> 20} MiB free{in_use}"
 
@@ -266,7 +266,7 @@ def _credentials(arguments: Namespace) -> str:
             if path is not None:
                 path.read_bytes()
         except OSError as error:
-            raise ConfigError(f"--{option} {path}: {error.strerror}") from None
+            raise ConfigError(file_error(f"--{option} {path}", error)) from None
     if not address.tls:
         return (
             "none: the broker is on this machine"

@@ -22,6 +22,7 @@ from edge_client.live.store import read_folder
 from edge_client.models.application import Model
 from edge_client.models.description import ModelInUse
 from edge_client.storage.state import DeviceState
+from host.files import file_error
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError, ShoalError
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -258,7 +259,7 @@ def _unix_socket(path: Path) -> Iterator[Publish]:
         path.chmod(0o660)
         opened.listen()
     except OSError as error:
-        raise ConfigError(f"--publish unix:{path}: {error.strerror or error}") from None
+        raise ConfigError(file_error(f"--publish unix:{path}", error)) from None
     opened.setblocking(False)
 
     def publish(line: str) -> None:

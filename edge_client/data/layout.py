@@ -228,7 +228,7 @@ def _by_names(windows: Windows, manifest: Manifest) -> Windows:
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Return whether the names of classes are their numbers."""
+    """Return True if the names of classes are their numbers."""
     return tuple(names) == tuple(map(str, range(len(names))))
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from edge_client.enrolment.enrolled import ENROLMENT, PAIR, Enrolment
-from host.files import make_folder, write_atomically
+from host.files import file_error, make_folder, write_atomically
 from wire.errors import ConfigError, Malformed, ShoalError, WireError
 from wire.identity.certificates import (
     Certificate,
@@ -78,7 +78,7 @@ class Credentials:
             if not path.exists():
                 write_atomically(path, private_pem(new_tls_key()), 0o600)
         except OSError as error:
-            raise ConfigError(f"{error.filename or path}: {error.strerror}") from None
+            raise ConfigError(file_error(error.filename or path, error)) from None
         return self._parsed(NEXT_KEY, read_tls_key)
 
     def tidy(self) -> None:
@@ -145,7 +145,7 @@ class Credentials:
                 write_atomically(self.folder / name, payload)
             self.put_pair(key, certificate)
         except OSError as error:
-            raise ConfigError(f"{error.filename or self.folder}: {error.strerror}") from None
+            raise ConfigError(file_error(error.filename or self.folder, error)) from None
         return enrolment
 
     def put_pair(self, key: TlsKey, certificate: Certificate) -> None:
@@ -163,7 +163,7 @@ class Credentials:
         try:
             return parse((self.folder / name).read_bytes())
         except OSError as error:
-            raise ConfigError(f"{self.folder / name}: {error.strerror}") from None
+            raise ConfigError(file_error(self.folder / name, error)) from None
         except (WireError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"{self.folder / name}: {error}; remove the folder, and enrol again"

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from edge_client.settings import usual
+from host.files import file_error
 from wire.errors import ConfigError
 
 FOLDER = "enrolled"
@@ -33,7 +34,7 @@ def read_enrolment(folder: Path) -> Enrolment:
     try:
         return msgspec.json.decode(file.read_bytes(), type=Enrolment)
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
+        raise ConfigError(file_error(file, error)) from None
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{file} is damaged: {error}") from None
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from edge_client.enrolment.credentials import Credentials, check_pair
 from edge_client.enrolment.enrolled import read_enrolment
 from edge_client.enrolment.exchange import ask
+from host.files import file_error
 from wire.errors import ConfigError, LinkError, ShoalError
 from wire.identity.certificates import certificate_pem, make_request, sign_text
 from wire.identity.enrolment import RENEW, RENEW_AFTER, Refused, Renew, Renewed, renewal_text
@@ -119,7 +120,7 @@ class Renewal:
             self._credentials.put_pair(new, fresh)
         except OSError as error:
             raise ConfigError(
-                f"{error.filename or self._credentials.folder}: {error.strerror}"
+                file_error(error.filename or self._credentials.folder, error)
             ) from None
         log.info(
             "Certificate renewed: device=%s until=%s",

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from wire.errors import ConfigError
 
 PATH = Path("/etc/systemd/system/shoal-edge.service")
@@ -115,7 +115,7 @@ def install(state: Path, enrolled: Path | None, data: Path) -> None:
             ).encode(),
         )
     except OSError as error:
-        raise ConfigError(f"--install: {PATH}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--install: {PATH}", error)) from None
     for words in (["daemon-reload"], ["enable", "--now", PATH.name], ["restart", PATH.name]):
         process = subprocess.run([systemctl, *words], capture_output=True, text=True)
         if process.returncode:

@@ -61,7 +61,7 @@ class Cutter:
 
 
 def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Iterator[Stretch]:
-    """Yield what is recorded into a ring from now on, as soon as it is written."""
+    """Yield the samples recorded into a ring from now on, as soon as they are written."""
     paths = ring_files(folder)
     path = paths[-1] if paths else None
     offset = max((end for _, end in read_records(path.read_bytes())), default=0) if path else 0

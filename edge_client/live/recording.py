@@ -23,7 +23,7 @@ from edge_client.live.sources.mqtt import MqttSource
 from edge_client.live.sources.readings import Readings
 from edge_client.live.sources.stdin import StdinSource
 from edge_client.live.store import LiveData, open_folder
-from host.files import lock_folder, make_folder
+from host.files import file_error, lock_folder, make_folder
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
 
@@ -122,7 +122,7 @@ def recording(
                 f"live data {folder}: another process records there already"
             ) from None
         except OSError as error:
-            raise ConfigError(f"live data {folder}: {error.strerror}") from None
+            raise ConfigError(file_error(f"live data {folder}", error)) from None
         stack.callback(os.close, lock)
         try:
             open_folder(folder, window.channels, window.rate_hz, part.block_s)
@@ -137,7 +137,7 @@ def recording(
                 spared=labels.has_any,
             )
         except OSError as error:
-            raise ConfigError(f"live data {folder}: {error.strerror}") from None
+            raise ConfigError(file_error(f"live data {folder}", error)) from None
         stack.callback(ring.close)
         stack.enter_context(_label_sources(settings, labels, folder, stop, model))
         source = open_source(

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from edge_client.data.labels import NAMED, TARGET, is_said
+from host.files import file_error
 from wire.bundle import Window, unpack
 from wire.errors import ConfigError
 
@@ -176,7 +177,7 @@ def _from_file(path: Path) -> LiveSettings:
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), LiveSettings)
     except OSError as error:
-        raise ConfigError(f"--source {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--source {path}", error)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"--source {path}: {error}") from None
 
@@ -205,7 +206,7 @@ def _from_bundle(window: WindowPart) -> WindowPart:
     try:
         manifest = unpack(Path(window.bundle).read_bytes()).manifest
     except OSError as error:
-        raise ConfigError(f"--bundle {window.bundle}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--bundle {window.bundle}", error)) from None
     bundle_window = manifest.window
     if bundle_window.height:
         raise ConfigError(f"--bundle {window.bundle} is for images, which cannot be recorded")

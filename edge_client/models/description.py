@@ -89,7 +89,7 @@ def gain(offer: ModelOffer) -> str:
 
 
 def in_words(sums: StreamSums, classes: int) -> str:
-    """Return what the sums say of the length of activities."""
+    """Return a description of the length of activities, from the sums."""
     if sums.stays + sums.changes < BEGIN_WINDOWS:
         return "not known yet how long activities last"
     if (windows := round(sums.activity(classes))) < 2:

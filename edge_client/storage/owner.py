@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from wire.errors import ConfigError
 from wire.messages import Policy, Verb
 
@@ -91,7 +91,7 @@ def read_policy(path: Path) -> Policy:
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"policy {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"policy {path}", error)) from None
     except ValueError as error:
         raise ConfigError(f"policy {path}: not TOML: {error}") from None
     fields = Policy.__struct_fields__

@@ -15,7 +15,7 @@ from edge_client.core.session import DAMAGED, Session, Start
 from edge_client.core.stream import StreamSums
 from edge_client.storage.files import BEFORE, CURRENT, Files, FolderFiles, MemoryFiles
 from edge_client.storage.owner import Owner, claim
-from host.files import lock_folder, make_folder
+from host.files import file_error, lock_folder, make_folder
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError, Malformed, SecondDevice, WireError
@@ -62,7 +62,7 @@ def only_process(folder: Path) -> Iterator[None]:
             f"state folder {folder} is in use by another process; each device needs its own folder"
         ) from None
     except OSError as error:
-        raise ConfigError(f"state folder {folder}: {error.strerror}") from None
+        raise ConfigError(file_error(f"state folder {folder}", error)) from None
     try:
         yield
     finally:
@@ -100,7 +100,7 @@ class DeviceState:
         try:
             make_folder(folder / BLOBS)
         except OSError as error:
-            raise ConfigError(f"state folder {folder}: {error.strerror}") from None
+            raise ConfigError(file_error(f"state folder {folder}", error)) from None
         if owner is not None:
             claim(folder, owner)
 
@@ -172,7 +172,7 @@ class DeviceState:
         try:
             payload = self.files.read(name)
         except OSError as error:
-            raise ConfigError(f"{self._folder}/{name}: {error.strerror}") from None
+            raise ConfigError(file_error(f"{self._folder}/{name}", error)) from None
         try:
             return None if payload is None else msgspec.json.decode(payload, type=kind)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:

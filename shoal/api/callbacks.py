@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol, get_args
 
+from host.files import file_error
 from shoal.api.progress import Progress
 from shoal.api.tables import RoundMetrics
 from simulation.engine.progress import STOP, Stop
@@ -73,7 +74,7 @@ class CsvLog:
                     writer.writeheader()
                 writer.writerows(lines)
         except OSError as error:
-            raise ConfigError(f"{self._path}: {error.strerror}") from None
+            raise ConfigError(file_error(self._path, error)) from None
 
 
 class EarlyStopping:

@@ -25,7 +25,7 @@ from export.describe import example_inputs, named
 from export.lowering.executorch_program import to_executorch
 from export.lowering.onnx_graph import OnnxGraph, to_onnx, to_template
 from export.model_file import state_file, to_safetensors_file
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from shoal.api.own_model import device_model, network_with, torch_tensors
 from shoal.reports.model_list import INDEX, Written, remove_models
 from simulation.engine.progress import HeldModels
@@ -57,7 +57,7 @@ class ModelFiles:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"folder {folder}: {error.strerror}") from None
+            raise ConfigError(file_error(f"folder {folder}", error)) from None
 
     def write_group(self, number: int) -> Written:
         """Write the model of a group: the tensors that its devices receive, none of their own."""
@@ -140,7 +140,7 @@ class ModelFiles:
         try:
             write_atomically(self._folder / name, payload)
         except OSError as error:
-            raise ConfigError(f"{self._folder / name}: {error.strerror}") from None
+            raise ConfigError(file_error(self._folder / name, error)) from None
 
     def _put_core_ml(self, path: Path, content: "_Content") -> None:
         """Write a package of Core ML that answers for one window at a time."""

@@ -45,7 +45,7 @@ class Progress:
 
     @property
     def accuracy_is(self) -> str:
-        """Kind of answers that accuracy is the share of in this run's task."""
+        """Kind of answers, such as correct ones, whose share is the accuracy of this run's task."""
         return self._models.tensor_source.objective.task.accuracy
 
     @property

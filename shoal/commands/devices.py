@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from shoal.command import command, minute_of, print_json
 from shoal.commands import options as opt
 from wire.errors import ConfigError
@@ -137,7 +137,7 @@ def profile(
     try:
         write_atomically(out, speed_table.text.encode())
     except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--out {out}", error)) from None
     count = speed_table.devices
     print(f"{out}: the speeds of {count} device{'' if count == 1 else 's'}")
     for device_ids, what in (

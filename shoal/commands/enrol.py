@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import to_builtins
 
+from host.files import file_error
 from shoal.command import command, minute_of, print_json, seconds_of
 from shoal.commands import options as opt
 from wire.errors import ConfigError, ShoalError, WireError
@@ -199,9 +200,11 @@ def renew(
         renew_own(authority, folder, now_s)
         is_renewed = place.is_dir() and renew_broker(authority, place, now_s)
     except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+        raise ConfigError(file_error(error.filename, error)) from None
     except WireError as error:
-        raise ConfigError(f"certificates of {folder}: {error}") from None
+        raise ConfigError(
+            f"certificates of {folder}: {error}; restore the damaged file from a backup"
+        ) from None
     print(
         f"{place / 'broker.pem'}: renewed; now make Mosquitto read it: SIGHUP, or restart it"
         if is_renewed

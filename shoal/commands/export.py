@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from host.files import file_error
 from shoal.command import Options, command, print_json
 from shoal.commands import options as opt
 from simulation.settings import ExportWords, SimulationSettings
@@ -116,7 +117,7 @@ def show(
     try:
         read = unpack(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"bundle {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"bundle {path}", error)) from None
     except BundleError as error:
         raise BundleError(f"{path}: expected a bundle that `shoal export` wrote: {error}") from None
     manifest, console, rows = read.manifest, Console(), inspect_bundle(read)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from host.files import make_folder, write_atomically
+from host.files import file_error, make_folder, write_atomically
 from shoal.command import command
 from wire.errors import ConfigError
 
@@ -77,7 +77,7 @@ def init(
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(file_error(path, error)) from None
     if not tls:
         print(
             f"{path} is written. Set folder, bundle, broker and fleet in it, then run `shoal serve "
@@ -110,7 +110,7 @@ def _make_tls(
     try:
         make_folder(folder)
     except OSError as error:
-        raise ConfigError(f"--folder {folder}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--folder {folder}", error)) from None
     now_s = time.time()
     return make_broker_folder(
         make_authority(folder, fleet, hosts, now_s), place, hosts, port, now_s, plugin

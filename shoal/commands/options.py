@@ -10,6 +10,7 @@ import typer
 
 from aggregator.service_settings import CampaignSettings
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
+from host.files import file_error
 from host.settings import about
 from shoal.command import Options, line_of
 from wire.errors import ConfigError
@@ -87,7 +88,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     try:
         entries = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"--config {path}", error)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: not TOML: {error}") from None
     option_names = {parameter.name for parameter in ctx.command.params} - {"config"}

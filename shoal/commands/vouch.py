@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from shoal.command import command
 from wire.errors import BundleError, ConfigError
 from wire.topics import check_name
@@ -78,7 +78,7 @@ def vouch(
     try:
         write_atomically(path, vouch_for(root, fleet, vouched, not_after_s))
     except OSError as error:
-        raise ConfigError(f"voucher {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"voucher {path}", error)) from None
     print(f"{path}: the key {key_name(vouched)[:12]} may speak for the fleet {fleet} until {until}")
     print("The service reads it when it starts; restart one that runs.")
 
@@ -96,6 +96,6 @@ def _read(path: Path, option: str, parse: Callable[[bytes], T]) -> T:
     try:
         return parse(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror}") from None
+        raise ConfigError(file_error(f"{option} {path}", error)) from None
     except BundleError as error:
         raise ConfigError(f"{option} {path}: {error}") from None

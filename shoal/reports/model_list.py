@@ -26,7 +26,7 @@ class Written:
 
 
 def why_left_out(written: Iterable[Written]) -> str:
-    """Return how many models lack files, with the first reason; empty if none does."""
+    """Return the number of models without files, with the first reason; empty if none."""
     lacking = [one for one in written if one.left_out]
     return (
         (

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aggregator.http.pages.rendering import render
 from aggregator.view.summary import Summary
+from host.files import file_error
 from host.loopback import asked_host, is_loopback
 from shoal.reports.pages import chart_pair, kind_of, line_of
 from shoal.reports.run_page import worst_first
@@ -119,7 +120,7 @@ def _read_entry(root: Path, file: Path, at_s: float, size: int) -> RunFolder:
             rows=[{"algorithm": str(r["algorithm"]), "mean": r["accuracy"]["mean"]} for r in rows],
         )
     except OSError as error:
-        return RunFolder(name, folder, at_s, problem=f"{file.name}: {error.strerror}")
+        return RunFolder(name, folder, at_s, problem=file_error(file.name, error))
     except (ValueError, TypeError, KeyError) as error:
         what = (
             "a summary that `shoal simulate` wrote"
@@ -202,7 +203,7 @@ class Site:
         try:
             return _page((entry.folder / "report.html").read_bytes())
         except OSError as error:
-            raise HTTPException(404, f"report.html: {error.strerror}") from None
+            raise HTTPException(404, file_error("report.html", error)) from None
 
     def _compare(self, request: Request) -> Response:
         names = list(dict.fromkeys(request.query_params.getlist("run")))

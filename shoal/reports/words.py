@@ -32,7 +32,7 @@ def time_text(time: TimeSummary) -> str:
 
 
 def backend_text(summary: Summary) -> str:
-    """Return what trained a run, and the reason why no faster backend could."""
+    """Return the backend that trained a run, and the reason why no faster one could."""
     speed = f"backend {summary.backend}, {summary.updates_per_s:.3g} updates a second"
     if not summary.backend_reason:
         return speed
@@ -116,7 +116,7 @@ def verdict(summary: Summary) -> str:
 
 
 def scenario_text(summary: Summary) -> str:
-    """Return how the scenario limits the devices' data; empty if it does not."""
+    """Return the scenario's limits of the devices' data; empty if there are none."""
     labels = {"": "", "all": "", "none": "newcomers without labels"}.get(
         summary.labels, f"at most {summary.labels} labelled windows of each class on a device"
     )
@@ -182,7 +182,7 @@ def names_text(recipe: Recipe | None) -> str:
 
 
 def margin_text(kept: PersonalChoice | None, candidates: Sequence[str]) -> str:
-    """Return how far the loss of a device's choice is above the least, and rejected losses.
+    """Return the excess of a device's chosen loss over the least, and rejected losses.
 
     These are the losses of the candidates that the device considered before its choice. Each margin
     has its standard error if the device reported it. The text is empty if the device has reported

@@ -17,7 +17,7 @@ from aggregator.fleet.records import Placed, Survey
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.view.round_record import RoundRecord
 from algorithms.algorithm import decode_memory, encode_memory
-from host.files import write_atomically
+from host.files import file_error, write_atomically
 from simulation.engine.rounds import Snapshot
 from simulation.engine.traffic import MessageScale
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
@@ -57,7 +57,7 @@ class CheckpointFolder:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"--checkpoint {folder}: the folder cannot be created: {error.strerror}"
+                file_error(f"--checkpoint {folder}: the folder cannot be created", error)
             ) from None
         self.store = folder / STORE
         self._file = folder / FILE

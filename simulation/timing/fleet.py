@@ -93,7 +93,7 @@ class TimedFleet:
         return len(self.profiles)
 
     def battery(self, devices: Array, at_s: Array) -> Array:
-        """Return how many examples the charge of each device would train, (n,) float64.
+        """Return the number of examples that each device's charge can train, (n,) float64.
 
         `at_s` (n,) is a time for each of `devices` (n,), not before the device's last start.
         """
@@ -107,7 +107,7 @@ class TimedFleet:
         return charge
 
     def look(self, devices: Array, at_s: float) -> tuple[Array, Array]:
-        """Return which devices may start a job at a time, and until when that answer holds.
+        """Return the devices that may start a job at a time, and the end of that answer.
 
         The first array is (n,) bool, for `devices` (n,) int64. The second one is (n,) float64: a
         later time until which the answer does not change, unless the device starts a job.

@@ -43,7 +43,7 @@ CHARGE_S = 2 * HOUR_S
 """Seconds on the charger that fill an empty battery."""
 
 NIGHT = (1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.25, 0.5, 0.75, 1)
-"""Weight of the night's share of available devices in each local hour; 0: the day's share."""
+"""Weight of the night's share of available devices by local hour: 1 is night, 0 is day."""
 
 
 @dataclass(frozen=True)

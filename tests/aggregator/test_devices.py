@@ -50,7 +50,7 @@ class TestTag:
             (
                 ["a"],
                 [f"t{i}" for i in range(MOST_TAGS + 1)],
-                "Device a would have more than 64 tags",
+                "tags; at most 64 are allowed",
             ),
             (["a b"], ["x"], "device id"),
             (["a"], ["no tag"], "tag"),

@@ -378,7 +378,7 @@ def test_why_a_database_cannot_be_read_is_told(
         read_database(path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(StorageFailed, match=r"shoal\.db: not readable: Is a directory$"):
+    with pytest.raises(StorageFailed, match=r"shoal\.db: not readable: Is a directory; "):
         read_database(path)
 
 

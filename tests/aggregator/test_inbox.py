@@ -65,7 +65,7 @@ class TestCheckIn:
 
     @pytest.mark.parametrize(
         ("problem", "text"),
-        [(StorageFailed("the disk is gone"), "the disk is gone"), (None, "more than 64 tags")],
+        [(StorageFailed("the disk is gone"), "the disk is gone"), (None, "at most 64 are allowed")],
     )
     def test_an_enrolment_that_cannot_be_used_costs_the_tags_and_not_the_device(
         self,

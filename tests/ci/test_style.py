@@ -17,6 +17,7 @@ class Device:
     def name(self) -> str:
         """The name
         of it."""
+        raise ValueError(f"x: {error.strerror}")
 '''
 
 
@@ -45,6 +46,7 @@ def test_each_rule_finds_its_places(style: ModuleType, tmp_path: Path) -> None:
             "android_bridge/core/src/main/One.kt:4: What it is.",
         ],
         "participle": ["one.py:5: told", "two.py:5: told"],
+        "bare-cause": [f"{name}.py:11: no remedy" for name in ("one", "two")],
         "class-twice": ["Device: one.py:2, two.py:2"],
         "D205": [f"{name}.py:9: no blank line after the summary" for name in ("one", "two")],
         "D401": [f"{name}.py:9: the summary is not imperative" for name in ("one", "two")],
@@ -61,9 +63,13 @@ def test_a_count_above_its_ceiling_fails_and_one_below_asks_for_a_lower_ceiling(
     (tmp_path / ".ci").mkdir()
     ceilings = tmp_path / ".ci" / "ceilings.toml"
     monkeypatch.setattr(style, "ROOT", tmp_path)
-    ceilings.write_text("clause = 2\nparticiple = 1\nclass-twice = 0\nD205 = 1\nD401 = 1")
+    ceilings.write_text(
+        "clause = 2\nparticiple = 1\nclass-twice = 0\nbare-cause = 1\nD205 = 1\nD401 = 1"
+    )
     assert style.main([]) == 0
     assert "lower the ceiling in .ci/ceilings.toml to 1" in capsys.readouterr().out
-    ceilings.write_text("clause = 0\nparticiple = 1\nclass-twice = 0\nD205 = 1\nD401 = 1")
+    ceilings.write_text(
+        "clause = 0\nparticiple = 1\nclass-twice = 0\nbare-cause = 1\nD205 = 1\nD401 = 1"
+    )
     assert style.main(["clause"]) == 1
     assert "one.py:6: Whether" in capsys.readouterr().out

@@ -89,8 +89,10 @@ def read_private(pem: bytes) -> PrivateKey:
 
     try:
         key = serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError) as error:
-        raise BundleError(f"signing key: not a PEM private key: {error}") from None
+    except (ValueError, TypeError):
+        raise BundleError(
+            "signing key: not a PEM private key without a passphrase; restore it from a backup"
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise BundleError(f"signing key: expected Ed25519, got {type(key).__name__}")
     return key

@@ -269,9 +269,15 @@ class BrokerAddress:
             try:
                 password = password_file.read_text().rstrip("\r\n")
             except OSError as error:
-                raise ConfigError(f"--broker-password-file: {error.strerror}") from None
+                raise ConfigError(
+                    f"--broker-password-file {password_file}: {error.strerror}; name a file that "
+                    "this user can read"
+                ) from None
             except UnicodeDecodeError:
-                raise ConfigError("--broker-password-file: the password is not UTF-8") from None
+                raise ConfigError(
+                    f"--broker-password-file {password_file}: the password is not UTF-8; write "
+                    "the file again as UTF-8"
+                ) from None
         if password and not username:
             raise ConfigError(
                 f"broker {self}: there is a password without a user; set --broker-user"
@@ -314,7 +320,7 @@ def limit_of(said: object, address: BrokerAddress, version: str) -> PacketLimit:
 
 
 def objection(said: object) -> str:
-    """Return what Shoal lacks at a broker that said this in its CONNACK; empty if nothing."""
+    """Return the features that Shoal needs and a broker's CONNACK denies; empty if none."""
     if not getattr(said, "RetainAvailable", 1):
         return "it retains no messages, and Shoal needs retained messages"
     if not getattr(said, "MaximumQoS", 2):

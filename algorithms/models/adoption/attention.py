@@ -59,7 +59,7 @@ class Attention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what `torch.nn.MultiheadAttention` returns, for inputs with a batch.
+        """Return the result of `torch.nn.MultiheadAttention` for inputs with a batch.
 
         `is_causal` needs the mask, as in torch.
 

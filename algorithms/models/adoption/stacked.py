@@ -58,7 +58,7 @@ class Stacked(nn.Module):
             self.add_module(f"drop_l{number}", nn.Dropout(layer.dropout))
 
     def forward(self, x: Tensor, hx: States | None = None) -> tuple[Tensor, States]:
-        """Return what torch's layer returns, for inputs with a batch.
+        """Return the result of torch's layer for inputs with a batch.
 
         Raises:
             ConfigError: inputs without a batch, or packed ones.

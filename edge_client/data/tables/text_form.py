@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from edge_client.data.tables.roles import LABELS, MISSING, is_number_of_row, plain, unit_of
+from host.files import file_error
 from wire.errors import DataError
 
 HEAD = 65_536
@@ -100,8 +101,10 @@ def form_of(path: Path) -> TextForm:
     try:
         status = path.stat()
         return _form(path, status.st_size, status.st_mtime_ns)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise DataError(file_error(path, error)) from None
+    except EOFError as error:
+        raise DataError(f"{path}: {error}; copy the whole file again") from None
 
 
 @lru_cache(maxsize=1024)
@@ -367,5 +370,7 @@ def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
             raise DataError(
                 f"{path} is not text in {form.encoding}: {error.reason} at byte {error.start}"
             ) from None
-        except (csv.Error, OSError, EOFError) as error:
-            raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        except OSError as error:
+            raise DataError(file_error(path, error)) from None
+        except (csv.Error, EOFError) as error:
+            raise DataError(f"{path}: {error}; write or copy the file again") from None

@@ -12,6 +12,7 @@ import msgspec
 
 from edge_client.data.tables.roles import RoleName
 from edge_client.data.tables.text_form import text_of
+from host.files import file_error
 from wire.errors import ConfigError
 
 SETTINGS = "shoal.toml"
@@ -61,7 +62,7 @@ def settings_in(folder: Path, others: FolderSettings | None = None) -> FolderSet
         _check_keys(path, text, words)
         return msgspec.convert(msgspec.to_builtins(others) | words, FolderSettings)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(file_error(path, error)) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {error}") from None
 

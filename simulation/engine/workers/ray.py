@@ -80,7 +80,7 @@ Result = tuple[DeviceResult, Tensors | None]
 
 
 class Worker:
-    """The work of an actor.
+    """A Ray actor that carries out the plans of simulated devices.
 
     References come in a tuple, because Ray would otherwise fetch their objects before each call.
     """

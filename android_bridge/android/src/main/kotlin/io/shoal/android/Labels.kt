@@ -129,7 +129,7 @@ public class Labels internal constructor(
 
         override fun toString(): String = "$fromMs,$untilMs,${source.name},$label,"
 
-        /** Return what is left of it outside of another time. */
+        /** Return the parts of it outside another time. */
         internal fun without(other: LabelledTime): List<LabelledTime> = listOf(
             LabelledTime(fromMs, minOf(untilMs, other.fromMs), source, label),
             LabelledTime(maxOf(fromMs, other.untilMs), untilMs, source, label),

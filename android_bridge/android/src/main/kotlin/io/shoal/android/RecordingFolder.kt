@@ -124,7 +124,7 @@ internal class RecordingFolder(path: () -> File) {
     /** Return the time at which the oldest recording began (Unix time in ms), or null if there is none. */
     fun oldestMs(): Long? = all().minOfOrNull(::startMs)
 
-    /** Return what is stored, in the order of the recordings' start. */
+    /** Return the stored recordings, in the order of their start. */
     fun list(): List<RecordingInfo> {
         recover()
         return files().map { file ->

@@ -252,7 +252,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private fun filesIn(folder: File): List<File> = folder.listFiles()?.toList() ?: throw IOException("$folder cannot be read")
 
     /**
-     * Return what [read] makes of a file, or null if it is missing or damaged. A damaged file is
+     * Return the result of [read] on a file, or null if it is missing or damaged. A damaged file is
      * deleted, with a warning that ends with [follows].
      */
     private fun <T> readAs(file: File, follows: String, read: (ByteArray) -> T): T? {

@@ -22,7 +22,7 @@ internal class Traffic(private val storage: Storage, private val clock: Clock) {
     fun lastDay(): Long = hours.entries.sumOf { (hour, bytes) -> if (hour >= hour() - DAY_HOURS) bytes else 0 }
 
     /**
-     * Return how [more] bytes would break the rule `max_bytes_a_day`, or null if they would not.
+     * Return the reason why [more] bytes break the rule `max_bytes_a_day`, or null if they do not.
      * [most] is the limit, null for none.
      */
     fun exceeds(most: Long?, more: Int = 0): String? {

@@ -19,7 +19,7 @@ internal data class BrokerLimits(
     val receiveMaximum: Int? = null,
     val assignedId: String? = null,
 ) {
-    /** Return what Shoal lacks at this broker; empty if nothing. */
+    /** Return the features that Shoal needs and this broker denies; empty if none. */
     fun objection(): String = when {
         !retains -> "it retains no messages, and Shoal needs retained messages"
         maxQos == 0 -> "its maximum QoS is 0, and Shoal needs QoS 1"
