@@ -65,6 +65,8 @@ def places(root: Path) -> dict[str, list[str]]:
             match node:
                 case ast.Name(name, ast.Store()) if name in PARTICIPLES:
                     broken["participle"].append(f"{path}:{node.lineno}: {name}")
+                case ast.arg(name) if name in PARTICIPLES:
+                    broken["participle"].append(f"{path}:{node.lineno}: {name}")
                 case ast.Raise(exc=ast.Call(args=[*_, ast.JoinedStr(values=[*_, last])])):
                     if isinstance(last, ast.FormattedValue) and "strerror" in ast.dump(last):
                         broken["bare-cause"].append(f"{path}:{node.lineno}: no remedy")

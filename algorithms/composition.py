@@ -104,20 +104,20 @@ class AlgorithmSpec:
         private: dict[str, float] = registry.make(self.privacy).in_step()
         return overrides | private
 
-    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
-        """Return the hyper-parameters of a campaign: those of the name, overridden by `given`.
+    def hyper_with(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return the hyper-parameters of a campaign: those of the name, overridden by `values`.
 
         Raises:
             ConfigError: a value is out of range for the option of this name, or for a learning
                 rate.
         """
-        if not 0 <= given.get("lr", 0.0) < math.inf:
-            raise ConfigError(f"lr must be a number of at least 0, got {given['lr']:g}")
+        if not 0 <= values.get("lr", 0.0) < math.inf:
+            raise ConfigError(f"lr must be a number of at least 0, got {values['lr']:g}")
         for choice in (self.objective, *self.wrappers, self.optimizer):
             options = registry.options_of(registry.class_of(choice))
-            for key in given.keys() & options:
-                options[key].read(key, write(given[key]), f"algorithm {str(self)!r}")
-        return {**self.hyper, **given}
+            for key in values.keys() & options:
+                options[key].read(key, write(values[key]), f"algorithm {str(self)!r}")
+        return {**self.hyper, **values}
 
     def anchored(self) -> "AlgorithmSpec":
         """Return this algorithm with absolute paths in its name.
@@ -180,16 +180,16 @@ Given = Part | AlgorithmSpec
 """An algorithm in Python code: one such part, or a result of `algorithm_of`."""
 
 
-def choice(made: type, **options: Value) -> Choice:
+def choice(factory: type, **options: Value) -> Choice:
     """Return the choice of a class with these options.
 
     Raises:
         ConfigError: the class is not a component, or has no such option, or the value is invalid.
     """
     table = (each for choices in registry.CHOICES.values() for each in choices.items())
-    name, source = next(((name, "") for name, each in table if each is made), ("", ""))
+    name, source = next(((name, "") for name, each in table if each is factory), ("", ""))
     if not name:
-        name, source = outside.give(made)
+        name, source = outside.give(factory)
     options_by_name = {name: registry.options_of(registry.find(name, source)[1])}
     text = str(Choice(name, tuple(options.items())))
     return replace(read(text, options_by_name, "algorithm"), source=source)

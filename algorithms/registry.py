@@ -121,14 +121,14 @@ class Known(Mapping[str, Options]):
         return sum(1 for _ in self)
 
 
-def options_of(made: Any) -> Options:
+def options_of(factory: Any) -> Options:
     """Return the options of a class.
 
     Those of an objective are the options of its two halves and the hyper-parameters of its step.
     """
-    if not issubclass(made, Supervised):
-        return spec.options_of(made)
-    return {**spec.options_of(made), **spec.options_of(made.server), **spec.hyper_of(made)}
+    if not issubclass(factory, Supervised):
+        return spec.options_of(factory)
+    return {**spec.options_of(factory), **spec.options_of(factory.server), **spec.hyper_of(factory)}
 
 
 def find(name: str, source: str = "") -> tuple[str, Any, str]:
@@ -204,7 +204,7 @@ def expand(choice: Choice) -> tuple[Choice, ...]:
     ) or (choice,)
 
 
-def _kind_of(made: Any, where: str) -> str:
+def _kind_of(factory: Any, where: str) -> str:
     """Return the kind of an external class that is complete for its kind.
 
     `where` is the start of errors.
@@ -213,41 +213,42 @@ def _kind_of(made: Any, where: str) -> str:
         ConfigError: it is of no kind, lacks an attribute of its kind, has an invalid name, or
             cannot be constructed with its defaults.
     """
-    bases = made.__mro__ if isinstance(made, type) else ()
+    bases = factory.__mro__ if isinstance(factory, type) else ()
     if DefaultCoordinator in bases:
         raise ConfigError(
             f"{where} is only the server's half of an objective. Name the device's half, a class "
-            f"with server = {made.__name__}."
+            f"with server = {factory.__name__}."
         )
     kind = next((kind for kind, rule in KINDS.items() if rule.base in bases), "")
     if not kind:
         kinds = ", ".join(f"{kind} ({rule.base.__name__})" for kind, rule in KINDS.items())
         raise ConfigError(
             f"{where} must be a class derived from the one of its kind"
-            f"{'' if bases else f', got an object of type {type(made).__name__}'}. Kinds: {kinds}."
+            f"{'' if bases else f', got an object of type {type(factory).__name__}'}. "
+            f"Kinds: {kinds}."
         )
-    lacking = [name for name in ("name", "citation") if not hasattr(made, name)]
-    lacking += sorted(getattr(made, "__abstractmethods__", ()))
+    lacking = [name for name in ("name", "citation") if not hasattr(factory, name)]
+    lacking += sorted(getattr(factory, "__abstractmethods__", ()))
     lacks = f" and lacks {', '.join(lacking)}" if lacking else ""
     if lacking:
         raise ConfigError(f"{where} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}{lacks}")
     if KINDS[kind].folder != "objectives":
-        for p in inspect.signature(made).parameters.values():
+        for p in inspect.signature(factory).parameters.values():
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
                 raise ConfigError(
                     f"{where}: the argument {p.name!r} of its __init__ needs a default, because "
                     "an option may be left out"
                 )
         try:
-            made()
+            factory()
         except Exception as error:  # the user's code may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{where} cannot be made with its defaults: {reason}") from error
-    if "name" not in vars(made) and any(made.name in table for table in CHOICES.values()):
-        made.name = made.__name__  # a class derived from one of Shoal's is another choice
-    if not isinstance(made.name, str) or not NAME.fullmatch(made.name):
+    if "name" not in vars(factory) and any(factory.name in table for table in CHOICES.values()):
+        factory.name = factory.__name__  # a class derived from one of Shoal's is another choice
+    if not isinstance(factory.name, str) or not NAME.fullmatch(factory.name):
         raise ConfigError(
             f"{where}: `name` must be of letters, digits, - and _, and begin with a letter, got "
-            f"{made.name!r}"
+            f"{factory.name!r}"
         )
     return kind

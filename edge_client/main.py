@@ -127,11 +127,11 @@ def _take_part(
 
 
 def _live(
-    arguments: argparse.Namespace, held: contextlib.ExitStack, stop: Callable[[], bool]
+    arguments: argparse.Namespace, stack: contextlib.ExitStack, stop: Callable[[], bool]
 ) -> "LiveData | None":
     """Start recording from `--source` and return its live data, or None without `--source`.
 
-    The recording ends when the stack `held` is closed.
+    The recording ends when the stack `stack` is closed.
     """
     if arguments.source is None or arguments.data is not None:
         return None
@@ -141,10 +141,10 @@ def _live(
     from edge_client.storage.state import DeviceState
 
     model = ModelInUse(DeviceState(arguments.state, read_only=True))
-    recorded = held.enter_context(
+    recorded = stack.enter_context(
         recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop, model)
     )
-    held.enter_context(recorded.recorder.at_work(stop))
+    stack.enter_context(recorded.recorder.at_work(stop))
     return recorded.data
 
 

@@ -254,7 +254,7 @@ def _drift(tensors: Tensors, exact: Tensors) -> float:
 
 
 def _errors(
-    found: Tensors, exact: Tensors, num_examples: int = 1, eager: Tensors | None = None
+    results: Tensors, exact: Tensors, num_examples: int = 1, eager: Tensors | None = None
 ) -> dict[str, float]:
     """Return the largest difference of each tensor relative to its scale.
 
@@ -267,7 +267,7 @@ def _errors(
     errors = {}
     for key, value in exact.items():
         scale = max(floor[_role(key)], floor.get(key, 0.0), float(np.abs(value).max()))
-        apart = np.abs(found[key].astype(np.float64) - value) / scale
+        apart = np.abs(results[key].astype(np.float64) - value) / scale
         if eager is not None:
             rounding = np.abs(eager[key].astype(np.float64) - value) / scale
             if np.isfinite(rounding).all() and np.median(rounding) > TYPICAL:

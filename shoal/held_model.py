@@ -94,7 +94,7 @@ def campaign_of(folder: Path, run: str, database: str = "") -> Campaign:
     return campaigns[run]
 
 
-def model_payload(held: HeldModel, to: Path, probe: Path | None, max_batch: int) -> bytes:
+def model_payload(model: HeldModel, to: Path, probe: Path | None, max_batch: int) -> bytes:
     """Return the content of a model's file, in the format of the file name's suffix.
 
     Raises:
@@ -110,34 +110,38 @@ def model_payload(held: HeldModel, to: Path, probe: Path | None, max_batch: int)
 
     match to.suffix.removeprefix("."):
         case "onnx":
-            return to_onnx_file(held.bundle, held.tensors, held.about)
+            return to_onnx_file(model.bundle, model.tensors, model.about)
         case "pt":
-            return to_torch_file(held.exchanged, held.about)
+            return to_torch_file(model.exchanged, model.about)
         case "safetensors":
-            return to_safetensors_file(held.exchanged, held.about)
+            return to_safetensors_file(model.exchanged, model.about)
         case "pte":
             return to_executorch_file(
-                held.bundle, held.tensors, _probe(probe, held), max_batch, lambda text: print(text)
+                model.bundle,
+                model.tensors,
+                _probe(probe, model),
+                max_batch,
+                lambda text: print(text),
             )
     raise ConfigError(
         f"--to must end with one of {', '.join(f'.{name}' for name in FORMS)}, got {to}"
     )
 
 
-def write_model(held: HeldModel, to: Path, payload: bytes) -> None:
+def write_model(model: HeldModel, to: Path, payload: bytes) -> None:
     try:
         write_atomically(to, payload)
     except OSError as error:
         raise ConfigError(file_error(f"--to {to}", error)) from None
-    print(f"{to}: {len(payload):,} bytes, model {held.name} ({held.digest[:12]})")
-    if tensor_names := [spec.name for spec in held.bundle.manifest.of_role("private")]:
+    print(f"{to}: {len(payload):,} bytes, model {model.name} ({model.digest[:12]})")
+    if tensor_names := [spec.name for spec in model.bundle.manifest.of_role("private")]:
         print(
             f"devices also answer with tensors of their own: here {', '.join(tensor_names)} "
             f"{'has' if len(tensor_names) == 1 else 'have'} initial values"
         )
 
 
-def windows_for(data: Path, held: HeldModel) -> Array:
+def windows_for(data: Path, model: HeldModel) -> Array:
     """Read the windows of a file for a model.
 
     Raises:
@@ -145,10 +149,10 @@ def windows_for(data: Path, held: HeldModel) -> Array:
     """
     from edge_client.data.windows import read_windows
 
-    x = read_windows(data, held.bundle.manifest.window)
-    if x.shape[1:] != held.bundle.manifest.window.shape or not len(x):
+    x = read_windows(data, model.bundle.manifest.window)
+    if x.shape[1:] != model.bundle.manifest.window.shape or not len(x):
         raise DataError(
-            f"{data}: expected windows of shape {list(held.bundle.manifest.window.shape)}, got "
+            f"{data}: expected windows of shape {list(model.bundle.manifest.window.shape)}, got "
             f"{list(x.shape)}"
         )
     return x
@@ -204,7 +208,7 @@ def held_by_run(
     return _read(BlobFolder(folder / "blobs" / run), name, campaign.settings.bundle, named[group])
 
 
-def _probe(path: Path | None, held: HeldModel) -> "Probe":
+def _probe(path: Path | None, model: HeldModel) -> "Probe":
     from aggregator.aggregation.probe_file import load_probe
 
     if path is None:
@@ -213,6 +217,6 @@ def _probe(path: Path | None, held: HeldModel) -> "Probe":
             "the bundle"
         )
     try:
-        return load_probe(path.read_bytes(), held.bundle.digest)
+        return load_probe(path.read_bytes(), model.bundle.digest)
     except OSError as error:
         raise ConfigError(file_error(f"--probe {path}", error)) from None

@@ -392,16 +392,16 @@ def _check_directory(payload: bytes) -> None:
         )
 
 
-def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:
+def check_version(manifest: Manifest, newest: Mapping[str, int]) -> None:
     """Raise StaleBundle if the version is older than the loaded one.
 
-    `known`: version that was loaded before, by name of the bundle.
+    `newest`: version that was loaded before, by name of the bundle.
 
     Raises:
         StaleBundle: the version is older.
     """
-    if manifest.version < known.get(manifest.name, 0):
+    if manifest.version < newest.get(manifest.name, 0):
         raise StaleBundle(
             f"bundle {manifest.name}: version {manifest.version} is older than version "
-            f"{known[manifest.name]}, which was loaded before"
+            f"{newest[manifest.name]}, which was loaded before"
         )

@@ -181,7 +181,7 @@ def _expect(header: str, **wanted: str) -> None:
         raise ValueError("another algorithm")
 
 
-def _part(said: Mapping[str, Any], name: str, kind: type[T]) -> T:
+def _part(claims: Mapping[str, Any], name: str, kind: type[T]) -> T:
     """Return a field of this type, or an empty value if the field is absent or of another type."""
-    part = said.get(name)
+    part = claims.get(name)
     return part if isinstance(part, kind) else kind()

@@ -88,7 +88,7 @@ class Office:
     attester: PlayIntegrity | None = None
     """Checker of attestations of app and phone; None if nothing is attested."""
 
-    def answer(self, said: Enrol | Renew, peer: str) -> Answer:
+    def answer(self, request: Enrol | Renew, peer: str) -> Answer:
         """Answer a request.
 
         `peer`: address of the requester, for the log.
@@ -96,13 +96,13 @@ class Office:
         Raises:
             StorageFailed: the database cannot be read or written; nothing has changed.
         """
-        what = "enrol" if isinstance(said, Enrol) else "renew"
+        what = "enrol" if isinstance(request, Enrol) else "renew"
         try:
             with self.store.transaction() as within:
                 answer, device_id = (
-                    self._enrol(within, said)
-                    if isinstance(said, Enrol)
-                    else self._renew(within, said)
+                    self._enrol(within, request)
+                    if isinstance(request, Enrol)
+                    else self._renew(within, request)
                 )
         except _No as no:
             message = "Request refused: request=%s from=%s reason=%s: %s"
@@ -114,10 +114,10 @@ class Office:
         log.log(level, "Request answered: answer=%s device=%s from=%s", outcome, device_id, peer)
         return answer
 
-    def _enrol(self, within: Transaction, said: Enrol) -> tuple[Answer, str]:
-        key, wanted = _requested(said.request)
+    def _enrol(self, within: Transaction, request: Enrol) -> tuple[Answer, str]:
+        key, wanted = _requested(request.request)
         try:
-            token = next(iter(within.rows(TokenRow, hash=read_token(said.token).hash)), None)
+            token = next(iter(within.rows(TokenRow, hash=read_token(request.token).hash)), None)
         except ConfigError as error:
             raise _No("token", str(error)) from None
         if token is None:
@@ -133,8 +133,8 @@ class Office:
         attester = self.attester if not token.used_key else None
         if attester is not None and {*token.tags}.isdisjoint(attester.settings.exempt_tags):
             try:
-                nonce = attestation_nonce(read_token(said.token), digest)
-                attester.check(said.attestation, nonce)
+                nonce = attestation_nonce(read_token(request.token), digest)
+                attester.check(request.attestation, nonce)
             except NotAttested as error:
                 raise _No("attestation", str(error)) from None
         device_id = token.used_by or token.device_id or wanted or f"device-{digest[:12]}"
@@ -197,10 +197,10 @@ class Office:
                 log.info("Device waits for approval by `shoal enrol approve`: device=%s", device_id)
         return device
 
-    def _renew(self, within: Transaction, said: Renew) -> tuple[Answer, str]:
-        key, wanted = _requested(said.request)
+    def _renew(self, within: Transaction, request: Renew) -> tuple[Answer, str]:
+        key, wanted = _requested(request.request)
         try:
-            certificate = read_certificate(said.certificate)
+            certificate = read_certificate(request.certificate)
             device_id = check_name(
                 check_issued(certificate, self.authority.certificate), "device id"
             )
@@ -208,7 +208,7 @@ class Office:
             check_time(certificate, self.clock())
         except (WireError, ConfigError) as error:
             raise _No("malformed", str(error)) from None
-        if not has_signed(old, said.signature, renewal_text(said.request)):
+        if not has_signed(old, request.signature, renewal_text(request.request)):
             raise _No(
                 "malformed", f"the request of {device_id} is not signed by its certificate's key"
             )

@@ -41,8 +41,8 @@ class OrderView(BaseModel):
     text: str
 
 
-def _whole(given: Any) -> Any:
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]

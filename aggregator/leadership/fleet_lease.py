@@ -192,31 +192,31 @@ class FleetLease:
             )
         self._engine.dispose()
 
-    def _replace(self, found: Row | None) -> bool:
-        """Put this service in place of the holder in `found`; False if the row has changed since.
+    def _replace(self, row: Row | None) -> bool:
+        """Put this service in place of the holder in `row`; False if the row has changed since.
 
         Raises:
             ConfigError: the holder drew noise from another secret.
         """
-        if found and found.secret and self._secret and found.secret != self._secret:
+        if row and row.secret and self._secret and row.secret != self._secret:
             raise ConfigError(
                 "secret.key: differs from the key with which the service that had the lease drew "
                 "noise; copy that service's secret.key into this folder"
             )
-        epoch = max(int(time.time()), found.epoch + 1 if found else 1)
+        epoch = max(int(time.time()), row.epoch + 1 if row else 1)
         new = {
             "epoch": epoch,
             "holder": self.name,
             "beat": 0,
-            "secret": self._secret or (found.secret if found else ""),
+            "secret": self._secret or (row.secret if row else ""),
         }
         with self._engine.begin() as connection:
-            if found is None:
+            if row is None:
                 try:
                     connection.execute(LEASES.insert().values(fleet=self._fleet, **new))
                 except IntegrityError:
                     return False
-            elif connection.execute(self._of(found.epoch).values(**new)).rowcount != 1:
+            elif connection.execute(self._of(row.epoch).values(**new)).rowcount != 1:
                 return False
         self.epoch = epoch
         return True

@@ -280,11 +280,11 @@ def first_generator(
     }
 
 
-def diversity(noise: Tensor, made: Tensor) -> Tensor:
+def diversity(noise: Tensor, samples: Tensor) -> Tensor:
     """Return exp(-mean over pairs of noise distance * output distance).
 
     The noise distance is the mean square, the output distance the mean absolute difference.
     """
     apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(2)
-    differ = torch.cdist(made, made, p=1) / made.shape[1]
+    differ = torch.cdist(samples, samples, p=1) / samples.shape[1]
     return torch.exp(-(apart * differ).mean())

@@ -72,10 +72,10 @@ class FedRod(Supervised):
         """Store the shares of classes that `labels` counted."""
         return following_values({_SHARE: torch.clone(tensors[_COUNTED])})
 
-    def personal_logits(self, tensors: TorchTensors, made: Pass) -> Tensor:
+    def personal_logits(self, tensors: TorchTensors, forward: Pass) -> Tensor:
         """Return the logits of both heads, as constants to all but the personal head."""
-        return made.logits.detach() + F.linear(
-            made.features.detach(), tensors[_WEIGHT], tensors[_BIAS]
+        return forward.logits.detach() + F.linear(
+            forward.features.detach(), tensors[_WEIGHT], tensors[_BIAS]
         )
 
     def loss(

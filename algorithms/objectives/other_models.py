@@ -31,13 +31,13 @@ def no_peer_models(tensors: TorchTensors, num_peers: int) -> TorchTensors:
 
 
 def stack_peer_models(
-    models: Mapping[str, Tensors], own: Tensors, peers: Sequence[str], num_peers: int
+    models: Mapping[str, Tensors], personal: Tensors, peers: Sequence[str], num_peers: int
 ) -> Tensors:
     """Return the models with the keys `peers`, stacked in their order for a device.
 
     A key without a model is absent.
     """
-    stacks = {peer_key(k): np.zeros((num_peers, *v.shape), np.float32) for k, v in own.items()}
+    stacks = {peer_key(k): np.zeros((num_peers, *v.shape), np.float32) for k, v in personal.items()}
     present = np.zeros(num_peers, np.float32)
     for place, peer in enumerate(peers):
         if peer in models:
@@ -47,9 +47,9 @@ def stack_peer_models(
     return stacks | {PRESENT: present}
 
 
-def known_groups(known: Sequence[str], membership: Mapping[str, str]) -> list[str]:
+def known_groups(group_ids: Sequence[str], membership: Mapping[str, str]) -> list[str]:
     """Return the keys of all groups so far, in the order of their numbers."""
-    return sorted({*known, *membership.values()} - {NEWCOMER}, key=int)
+    return sorted({*group_ids, *membership.values()} - {NEWCOMER}, key=int)
 
 
 def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:

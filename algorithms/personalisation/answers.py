@@ -128,10 +128,10 @@ def with_weight(values: Tensor) -> Tensor:
     return torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
 
 
-def _of_names(told: Tensor, there: Tensor, least: float) -> Tensor:
+def _of_names(labels: Tensor, there: Tensor, least: float) -> Tensor:
     """Return the mean binary cross-entropy (n,) of probabilities (n, names).
 
     `there` is 1 for a name that is present, or 0. Probabilities below `least` count as `least`.
     """
-    chosen = there * told + (1 - there) * (1 - told)
+    chosen = there * labels + (1 - there) * (1 - labels)
     return -chosen.clamp(min=least).log().mean(1)

@@ -366,18 +366,18 @@ class Keeping(Wrapper[Supervised]):
         width = self.grid[1] + model.num_classes
         return empty(self.memory_size, width, model.num_classes + self.answers.columns)
 
-    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
+    def rows_of(self, forward: Pass, batch: TorchTensors) -> TorchTensors:
         """Return the rows to remember of a batch's windows, by name, (batch, width) each."""
-        labels = self.label_rows(batch).to(made.logits.dtype)
+        labels = self.label_rows(batch).to(forward.logits.dtype)
         return {
-            "keys": self.keys_of(made),
-            "guess": self.answers.guess(made.logits),
+            "keys": self.keys_of(forward),
+            "guess": self.answers.guess(forward.logits),
             "labels": labels,
         }
 
-    def keys_of(self, made: Pass) -> Tensor:
+    def keys_of(self, forward: Pass) -> Tensor:
         """Return the keys (batch, channels + outputs) by which neighbours are found."""
-        return torch.cat([pooled(made.features, self.grid), made.logits], dim=1)
+        return torch.cat([pooled(forward.features, self.grid), forward.logits], dim=1)
 
     def has_label(self, batch: TorchTensors) -> Tensor:
         """Return 1 (batch,) for each window that has a label or needs none, else 0."""
@@ -477,8 +477,8 @@ class ByScores(Keeping):
     def no_memory(self) -> TorchTensors:
         return {SHARE: torch.zeros(())}
 
-    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
-        loss = self.whole.task.measured(made.logits, self.whole.target(batch))
+    def rows_of(self, forward: Pass, batch: TorchTensors) -> TorchTensors:
+        loss = self.whole.task.measured(forward.logits, self.whole.target(batch))
         return {"loss": loss.unsqueeze(1), "has_label": self.has_label(batch).unsqueeze(1)}
 
     def has_label(self, batch: TorchTensors) -> Tensor:

@@ -58,9 +58,9 @@ class PersonalChoice(msgspec.Struct, frozen=True):
     """
 
 
-def kept_text(kept: PersonalChoice | None) -> str:
+def kept_text(choice: PersonalChoice | None) -> str:
     """Return the name of a device's chosen candidate, or `NOT_TOLD`."""
-    return kept.candidate if kept else NOT_TOLD
+    return choice.candidate if choice else NOT_TOLD
 
 
 def kept_of(

@@ -137,13 +137,13 @@ class Memory:
         """Keys (M, K) in their units; zero in rows without a window."""
         return in_units(self.keys, self.units) * self.filled.to(self.keys.dtype).unsqueeze(1)
 
-    def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
+    def smoothed(self, weights: Tensor, has_label: Tensor) -> Tensor:
         """Return a label (M, width) for every window.
 
-        It is the window's label if it is `known` (M,), or else a mix of the answers of the model
-        and of the neighbours.
+        It is the window's label where `has_label` (M,) is true, else a mix of the answers of the
+        model and of the neighbours.
         """
-        mask = known.to(self.keys.dtype).unsqueeze(1)
+        mask = has_label.to(self.keys.dtype).unsqueeze(1)
         shares = (1 - mask) * SPREAD * normalised(weights)
         fixed = mask * self.labels + (1 - mask) * (1 - SPREAD) * self.guess
         soft = mask * self.labels + (1 - mask) * self.guess

@@ -325,13 +325,13 @@ def _are_alike(one: Current, other: Current) -> bool:
     return one.task == CLASSIFICATION and kinds[0] == kinds[1] and one != other
 
 
-def beside(own: Own) -> str:
+def beside(model: Own) -> str:
     """Return the part of a log line that says if a personal model is used, and if not, why."""
     return (
         " personal_model=used"
-        if own.personal_model
-        else f" personal_model=none: {own.alone}"
-        if own.alone
+        if model.personal_model
+        else f" personal_model=none: {model.alone}"
+        if model.alone
         else ""
     )
 

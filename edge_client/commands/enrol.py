@@ -94,17 +94,17 @@ def enrol(arguments: argparse.Namespace) -> None:
     _install(arguments)
 
 
-def _token(given: str) -> str:
+def _token(text: str) -> str:
     """Return the token: the argument itself, or for ``@FILE`` the content of the file.
 
     A token in a file does not show in a list of processes.
     """
-    if not given.startswith("@"):
-        return given
+    if not text.startswith("@"):
+        return text
     try:
-        return Path(given[1:]).read_text()
+        return Path(text[1:]).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"token {given}: the file cannot be read: {error}") from None
+        raise ConfigError(f"token {text}: the file cannot be read: {error}") from None
 
 
 def _patiently(arguments: argparse.Namespace, attempt: Callable[[], T]) -> T:

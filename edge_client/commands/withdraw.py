@@ -32,11 +32,11 @@ def tell(
     link: Link,
     topics: Topics,
     device_id: str,
-    said: bytes,
+    payload: bytes,
     trusted: Sequence[PublicKey],
     wait_s: float,
 ) -> bool:
-    """Publish the withdrawal `said`; return True if the aggregator confirms it in time.
+    """Publish the withdrawal `payload`; return True if the aggregator confirms it in time.
 
     The wait is at most `wait_s` seconds. The broker retains the message in any case: an aggregator
     that is offline receives it when it returns.
@@ -47,7 +47,7 @@ def tell(
     clock = AggregatorTime(time.monotonic)
     inbox = Inbox(device_id, topics, trusted, lambda: max(time.time(), clock.now_s), PLAN_BYTES)
     link.subscribe(topics.device(device_id, "reply"), topics.aggregator)
-    link.publish(topics.device(device_id, "status"), said, retain=True)
+    link.publish(topics.device(device_id, "status"), payload, retain=True)
     end_s = time.monotonic() + wait_s
     while (left_s := end_s - time.monotonic()) > 0:
         event = link.receive(left_s)
@@ -59,7 +59,7 @@ def tell(
             continue  # another topic, or a message that cannot be verified
         if isinstance(message, AggregatorStatus):
             clock.hear(message)
-        elif isinstance(message, Acknowledge) and message.update == digest(said):
+        elif isinstance(message, Acknowledge) and message.update == digest(payload):
             return True
     return False
 

@@ -178,16 +178,16 @@ class Checkpoint:
 _PARTS = ("tensors", "sent", "protected", "sums")
 
 
-def encode_checkpoint(basis: Basis, made: Checkpoint) -> bytes:
+def encode_checkpoint(basis: Basis, checkpoint: Checkpoint) -> bytes:
     """Return a checkpoint as a tensor file; the file's message has the basis and the place.
 
     Raises:
         ValueError: a tensor has a dtype that tensor files do not have.
     """
-    within = made.within
+    within = checkpoint.within
     numbers = [
-        *msgspec.structs.astuple(made.evaluated),
-        *msgspec.structs.astuple(made.trained),
+        *msgspec.structs.astuple(checkpoint.evaluated),
+        *msgspec.structs.astuple(checkpoint.trained),
         within.num_examples,
         within.loss_sum,
         within.num_correct,
@@ -200,14 +200,14 @@ def encode_checkpoint(basis: Basis, made: Checkpoint) -> bytes:
     tensors |= {} if within.order is None else {"order": np.asarray(within.order, np.int64)}
     tensors |= {"rows": np.concatenate(within.rows)} if within.rows else {}
     parts = (
-        made.tensors,
-        made.sent,
-        made.protected,
+        checkpoint.tensors,
+        checkpoint.sent,
+        checkpoint.protected,
         {name: _bits(value) for name, value in sums.items()},
     )
     for part, part_tensors in zip(_PARTS, parts, strict=True):
         tensors |= {f"{part}/{name}": value for name, value in part_tensors.items()}
-    return encode_tensors(tensors, msgspec.json.encode({"basis": basis, "place": made.place}))
+    return encode_tensors(tensors, msgspec.json.encode({"basis": basis, "place": checkpoint.place}))
 
 
 def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:

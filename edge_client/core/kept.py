@@ -27,39 +27,39 @@ class PersonalModel(msgspec.Struct, frozen=True):
     tensors: Digest
 
 
-def with_kept(held: Sequence[PersonalModel], made: PersonalModel) -> tuple[PersonalModel, ...]:
-    """Return the personal models after `made` was added, the newest at the end."""
+def with_kept(models: Sequence[PersonalModel], model: PersonalModel) -> tuple[PersonalModel, ...]:
+    """Return the personal models after `model` was added, the newest at the end."""
     others = (
         personal_model
-        for personal_model in held
-        if (personal_model.bundle, personal_model.model) != (made.bundle, made.model)
+        for personal_model in models
+        if (personal_model.bundle, personal_model.model) != (model.bundle, model.model)
     )
-    return (*others, made)[-MOST_KEPT:]
+    return (*others, model)[-MOST_KEPT:]
 
 
-def kept_of(held: Sequence[PersonalModel], bundle: str, model: str) -> PersonalModel | None:
+def kept_of(models: Sequence[PersonalModel], bundle: str, model: str) -> PersonalModel | None:
     """Return the personal model of this model of this bundle, or None."""
     return next(
         (
             personal_model
-            for personal_model in held
+            for personal_model in models
             if (personal_model.bundle, personal_model.model) == (bundle, model)
         ),
         None,
     )
 
 
-def why_alone(held: Sequence[PersonalModel], bundle: str, model: str) -> str:
+def why_alone(models: Sequence[PersonalModel], bundle: str, model: str) -> str:
     """Return why a model answers without a personal model although the device has one, or "".
 
     It is empty if the device has no personal model at all, or has one of this model. Personal
     models of all campaigns count.
     """
-    if not held or kept_of(held, bundle, model) is not None:
+    if not models or kept_of(models, bundle, model) is not None:
         return ""
     return (
-        f"the personal model of campaign {held[-1].run_id} was made from model "
-        f"{held[-1].model[:12]}, not from this one"
+        f"the personal model of campaign {models[-1].run_id} was made from model "
+        f"{models[-1].model[:12]}, not from this one"
     )
 
 

@@ -261,12 +261,12 @@ def on_executed(session: Session, plan: Plan, update: str) -> Session:
     return msgspec.structs.replace(session, stage="pending", update=update, tries=0, machine=None)
 
 
-def on_kept(session: Session, kept: PersonalModel) -> Session:
+def on_kept(session: Session, model: PersonalModel) -> Session:
     """Return the session after a plan was carried out that left a personal model.
 
     Save the session before the update is stored.
     """
-    personal_models = with_kept(session.personal_models, kept)
+    personal_models = with_kept(session.personal_models, model)
     return msgspec.structs.replace(session, personal_models=personal_models)
 
 

@@ -47,7 +47,7 @@ def is_said(column: str) -> bool:
     return column.startswith((NAMED, TARGET))
 
 
-def of_samples(said: Array, are_quantities: bool) -> Array:
+def of_samples(labels: Array, are_quantities: bool) -> Array:
     """Return the labels (n, names) of windows, from the labels of their samples.
 
     A quantity becomes its mean, float32. A name becomes 1 if it is present in at least half of the
@@ -57,8 +57,8 @@ def of_samples(said: Array, are_quantities: bool) -> Array:
         said: labels (n, names, time) of the samples, NaN where a sample has none.
         are_quantities: True for quantities, False for names.
     """
-    has_label: Array = ~np.isnan(said)
-    means: Array = np.where(has_label, said, 0).sum(2) / np.maximum(has_label.sum(2), 1)
+    has_label: Array = ~np.isnan(labels)
+    means: Array = np.where(has_label, labels, 0).sum(2) / np.maximum(has_label.sum(2), 1)
     return means.astype(np.float32) if are_quantities else (means >= PRESENT).astype(np.int64)
 
 

@@ -77,20 +77,20 @@ def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = F
     return array
 
 
-def vocabulary(said: Array | None, origin: str) -> int:
+def vocabulary(labels: Array | None, origin: str) -> int:
     """Return the number of ids that an array ``vocabulary`` holds, 0 if there is no array.
 
     Raises:
         DataError: the array is not one whole number of at least 1.
     """
-    if said is None:
+    if labels is None:
         return 0
-    if said.size != 1 or said.dtype.kind not in "iu" or int(said.item()) < 1:
+    if labels.size != 1 or labels.dtype.kind not in "iu" or int(labels.item()) < 1:
         raise DataError(
             f"{origin}: vocabulary must be one whole number from 1, the number of ids, got "
-            f"{said.dtype}{list(said.shape)}"
+            f"{labels.dtype}{list(labels.shape)}"
         )
-    return int(said.item())
+    return int(labels.item())
 
 
 def fitting(x: Array, window: Window, origin: str) -> Array:
@@ -282,8 +282,8 @@ def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:
         )
 
 
-def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> None:
-    finite = np.isfinite(made)
+def _check_finite(x: Array, array: Array, origin: str, names: Sequence[str]) -> None:
+    finite = np.isfinite(array)
     if finite.all():
         return
     first = tuple(int(i) for i in np.argwhere(~finite)[0])
@@ -298,12 +298,12 @@ def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> N
     )
 
 
-def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+def likely_meant(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     """Return a hint at the likely mistake in a shape, for the end of an error; "" if unknown."""
-    if len(found) == len(expected) == 2 and found == expected[::-1]:
+    if len(shape) == len(expected) == 2 and shape == expected[::-1]:
         return "; they are likely transposed: use X.transpose(0, 2, 1)"
-    if len(found) == len(expected) == 3 and (found[2], *found[:2]) == expected:
+    if len(shape) == len(expected) == 3 and (shape[2], *shape[:2]) == expected:
         return "; their channels are likely last: use X.transpose(0, 3, 1, 2)"
-    if len(found) == 2 and len(expected) == 3 and (1, *found) == expected:
+    if len(shape) == 2 and len(expected) == 3 and (1, *shape) == expected:
         return "; they are likely images of one channel: use X[:, None]"
     return ""

@@ -98,7 +98,13 @@ class Credentials:
             path.unlink()
 
     def take(
-        self, key: TlsKey, given: Enrolled, service: str, authority: str, wanted: str, now_s: float
+        self,
+        key: TlsKey,
+        enrolled: Enrolled,
+        service: str,
+        authority: str,
+        wanted: str,
+        now_s: float,
     ) -> Enrolment:
         """Check the service's answer, store it, and return what the device is enrolled as.
 
@@ -118,28 +124,28 @@ class Credentials:
         """
         try:
             device_id, fleet = (
-                check_name(given.device_id, "device id"),
-                check_name(given.fleet, "fleet name"),
+                check_name(enrolled.device_id, "device id"),
+                check_name(enrolled.fleet, "fleet name"),
             )
             certificate = check_pair(
-                key, given.certificate, read_certificate(authority), device_id, now_s
+                key, enrolled.certificate, read_certificate(authority), device_id, now_s
             )
             if wanted not in ("", device_id):
                 raise Malformed(f"the certificate is for {device_id}, and --device is {wanted}")
-            broker = BrokerAddress.parse(given.broker)
-            if not read_public(given.trust.encode()) or not broker.tls:
+            broker = BrokerAddress.parse(enrolled.broker)
+            if not read_public(enrolled.trust.encode()) or not broker.tls:
                 raise Malformed(f"the broker must be mqtts://HOST[:PORT], got {broker}")
         except ShoalError as error:
             raise ConfigError(f"the answer of {service} cannot be used: {error}") from None
-        enrolment = Enrolment(device_id, fleet, given.broker, service)
+        enrolment = Enrolment(device_id, fleet, enrolled.broker, service)
         files = {
             "ca.pem": authority.encode(),
-            "trust.pem": given.trust.encode(),
+            "trust.pem": enrolled.trust.encode(),
             ENROLMENT: msgspec.json.encode(enrolment),
         }
         # a policy that the owner has edited stays
-        if given.policy and not (self.folder / "policy.toml").exists():
-            files["policy.toml"] = given.policy.encode()
+        if enrolled.policy and not (self.folder / "policy.toml").exists():
+            files["policy.toml"] = enrolled.policy.encode()
         try:
             for name, payload in files.items():
                 write_atomically(self.folder / name, payload)

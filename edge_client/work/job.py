@@ -156,13 +156,13 @@ class PlanExecution:
             self._within.copy(),
         )
 
-    def go_on(self, made: Checkpoint, model: Tensors) -> None:
+    def go_on(self, checkpoint: Checkpoint, model: Tensors) -> None:
         """Resume from a checkpoint. `model` holds the tensors of the plan's model.
 
         Raises:
             Unfit: the checkpoint cannot be of this plan.
         """
-        place, order = made.place, made.within.order
+        place, order = checkpoint.place, checkpoint.within.order
         candidates = {
             digest
             for verb in self._plan.verbs
@@ -182,7 +182,7 @@ class PlanExecution:
             and not 0 <= order.min() <= order.max() < self._windows.num_train
         ):
             raise Unfit(f"its order of windows is not one of {self._windows.num_train} windows")
-        tensors = {**made.tensors, **made.protected}
+        tensors = {**checkpoint.tensors, **checkpoint.protected}
         for key in {*tensors, *place.changed, *place.tuned}:
             spec, value = self._specs.get(key), tensors.get(key)
             fits = (
@@ -207,18 +207,18 @@ class PlanExecution:
         self.receive(
             place.model, model if place.model == self._plan.model else self._fetch(place.model)
         )
-        self.tensors |= made.tensors
+        self.tensors |= checkpoint.tensors
         self._changed, self._tuned, self._protected = (
             set(place.changed),
             set(place.tuned),
-            dict(made.protected),
+            dict(checkpoint.protected),
         )
-        self.result.tensors, self.result.num_steps = dict(made.sent), place.num_steps
-        self.result.evaluated, self.result.trained = made.evaluated, made.trained
+        self.result.tensors, self.result.num_steps = dict(checkpoint.sent), place.num_steps
+        self.result.evaluated, self.result.trained = checkpoint.evaluated, checkpoint.trained
         self._verb, self._runs, self._within, self._resumed = (
             place.verb,
             place.runs,
-            made.within.copy(),
+            checkpoint.within.copy(),
             True,
         )
         place.random.put(self._rng)
@@ -498,7 +498,7 @@ class PlanExecution:
         return drawn
 
     def _sums(
-        self, graph: str, held: Tensors, split: str, holdout: float = 0.0, most: int = 0
+        self, graph: str, tensors: Tensors, split: str, holdout: float = 0.0, most: int = 0
     ) -> tuple[Tensors, int]:
         """Return the sums of a graph's metrics over a split, and its number of examples."""
         x, y, places, order = split_of(self._windows, self._manifest.label, split, holdout, most)
@@ -514,7 +514,7 @@ class PlanExecution:
             batch = self._batch(x, y, rows, split in ("train", "holdout")) | {
                 name: values[rows] for name, values in places.items()
             }
-            outputs = self._run(graph, {**held, **batch, **scalars})
+            outputs = self._run(graph, {**tensors, **batch, **scalars})
             for name, value in names.part(outputs, names.METRIC).items():
                 within.sums[name] = (
                     within.sums[name] + value

@@ -103,7 +103,7 @@ def find_executorch() -> tuple[Path, str]:
     return Path(next(iter(spec.submodule_search_locations))), number
 
 
-def _compile(compiler: tuple[str, ...], package: Path, number: str, made: Path) -> None:
+def _compile(compiler: tuple[str, ...], package: Path, number: str, target: Path) -> None:
     """Compile the library and the runner, which find the runtime in their own folder first."""
     include = package / "include"
     common = [*FLAGS, *DEFINITIONS, f'-DSHOAL_EXECUTORCH_VERSION="{number}"']
@@ -119,10 +119,10 @@ def _compile(compiler: tuple[str, ...], package: Path, number: str, made: Path) 
         "-Wl,-rpath-link," + str(package / "lib"),
     ]
     runtime = ["-Wl,--no-as-needed", *(f"-l{name}" for name in RUNTIME)]
-    shared = ["-shared", str(SOURCES / "program.cpp"), "-o", str(made / LIBRARY)]
+    shared = ["-shared", str(SOURCES / "program.cpp"), "-o", str(target / LIBRARY)]
     compile_all(compiler, [[*common, *shared, *paths, *runtime, "-Wl,--no-undefined"]])
-    program = [str(SOURCES / "train.cpp"), "-o", str(made / RUNNER)]
-    compile_all(compiler, [[*common, *program, f"-L{made}", "-lshoal_executorch", *paths]])
+    program = [str(SOURCES / "train.cpp"), "-o", str(target / RUNNER)]
+    compile_all(compiler, [[*common, *program, f"-L{target}", "-lshoal_executorch", *paths]])
 
 
 def main() -> None:

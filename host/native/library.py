@@ -105,12 +105,12 @@ def build() -> Path:
 
 
 def _compile(
-    compiler: tuple[str, ...], common: list[str], targets: dict[str, tuple[str, ...]], made: Path
+    compiler: tuple[str, ...], common: list[str], targets: dict[str, tuple[str, ...]], target: Path
 ) -> None:
-    jobs = [[*common, "-c", str(SOURCES / "library.cpp"), "-o", str(made / "library.o")]]
+    jobs = [[*common, "-c", str(SOURCES / "library.cpp"), "-o", str(target / "library.o")]]
     for name, flags in targets.items():
-        source = ["-c", str(SOURCES / "engine.cpp"), "-o", str(made / f"{name}.o")]
+        source = ["-c", str(SOURCES / "engine.cpp"), "-o", str(target / f"{name}.o")]
         jobs.append([*common, f"-DSHOAL_TARGET={name}", *flags, *source])
     compile_all(compiler, jobs)
     objects = [job[-1] for job in jobs]
-    compile_all(compiler, [["-shared", *objects, "-o", str(made / "engine.so")]])
+    compile_all(compiler, [["-shared", *objects, "-o", str(target / "engine.so")]])

@@ -69,7 +69,7 @@ class Passes(CompiledNetwork):
         self.refuse(self.library.shoal_forward(self.handle, ctypes.addressof(call)))
         return forward_pass
 
-    def backward(self, made: ForwardPass, d_y: Floats) -> Floats:
+    def backward(self, forward: ForwardPass, d_y: Floats) -> Floats:
         """Return the gradient by the model (num_values,) from the gradient by a pass's result.
 
         The pass is one in training; `d_y` is (batch, outputs). Values at the positions of running
@@ -78,13 +78,13 @@ class Passes(CompiledNetwork):
         Raises:
             ConfigError: `d_y` has another dtype, layout or shape.
         """
-        check_array("d_y", d_y, np.float32, made.y.shape)
+        check_array("d_y", d_y, np.float32, forward.y.shape)
         gradient = np.empty(self.num_values, np.float32)
         call = _BackwardCall(
             pointer(d_y),
             len(d_y),
             capacity_for(len(d_y)),
-            aligned(made.workspace),
+            aligned(forward.workspace),
             pointer(gradient),
         )
         self.refuse(self.library.shoal_backward(self.handle, ctypes.addressof(call)))

@@ -273,7 +273,7 @@ def compare(
 
 
 def _read(
-    given: str | Sequence[Given], reference: Given, privacy: str
+    choices: str | Sequence[Given], reference: Given, privacy: str
 ) -> tuple[tuple[AlgorithmSpec, ...], str]:
     """Return the algorithms of a comparison, and the name of the reference.
 
@@ -281,9 +281,11 @@ def _read(
         ConfigError: there is no algorithm, one is there twice, one cannot be read or made, or the
             reference is none of them.
     """
-    if not isinstance(given, str | Sequence):
-        raise ConfigError(f"algorithms must be a list of names and classes, got {given!r}")
-    read = list(read_algorithms(given) if isinstance(given, str) else map(algorithm_of, given))
+    if not isinstance(choices, str | Sequence):
+        raise ConfigError(f"algorithms must be a list of names and classes, got {choices!r}")
+    read = list(
+        read_algorithms(choices) if isinstance(choices, str) else map(algorithm_of, choices)
+    )
     if not read or len({str(algorithm) for algorithm in read}) < len(read):
         raise ConfigError(
             "algorithms must have at least one name, and none twice, got "

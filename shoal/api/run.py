@@ -187,7 +187,7 @@ def _check_callbacks(callbacks: Sequence[Callback], backend: str) -> None:
 
 
 def _write_report(
-    outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetData, out: Path
+    outcome: SimulationResult, algorithm: AlgorithmSpec, data: FleetData, out: Path
 ) -> list[Path]:
     """Write the report of a run with its pictures, and return the paths of the files."""
     from shoal.reports.files import write_report
@@ -199,8 +199,8 @@ def _write_report(
         for device_id in ids
     }
     holdings, extras = (
-        draw_holdings(out / "holdings.png", held, groups),
-        extras_of(outcome, algorithm, held),
+        draw_holdings(out / "holdings.png", data, groups),
+        extras_of(outcome, algorithm, data),
     )
     return [
         holdings,

@@ -117,10 +117,10 @@ def _make_tls(
     )
 
 
-def _setting(option: Any, given: Mapping[str, str]) -> str:
+def _setting(option: Any, values: Mapping[str, str]) -> str:
     name = str(option.name)
-    value = given.get(name, [] if option.multiple and option.default is None else option.default)
-    begin = "" if name in given else "# "
+    value = values.get(name, [] if option.multiple and option.default is None else option.default)
+    begin = "" if name in values else "# "
     written = (
         "" if value is None else f" {json.dumps(str(value) if isinstance(value, Path) else value)}"
     )  # JSON of these values is also TOML

@@ -88,18 +88,18 @@ def comparison_page(
     )
 
 
-def grid_page(found: GridTables, asked: Asked) -> str:
+def grid_page(tables: GridTables, asked: Asked) -> str:
     """Return the report of a grid as HTML."""
-    cells = {str(cell): rows for cell, rows in found.cells.items()}
+    cells = {str(cell): rows for cell, rows in tables.cells.items()}
     cell_tables = [_table(name, rows, cell_columns(rows)) for name, rows in cells.items()]
     whole = (
-        f"Means over {found.overall[0]['cells'] if found.overall else 0} of {len(cells)} cells: "
+        f"Means over {tables.overall[0]['cells'] if tables.overall else 0} of {len(cells)} cells: "
         "those in which every run ended with a model"
     )
     return _render(
         title="a grid of scenarios",
-        verdict=_verdict(found.overall),
-        tables=[_table(whole, found.overall, overall_columns(found.overall)), *cell_tables],
+        verdict=_verdict(tables.overall),
+        tables=[_table(whole, tables.overall, overall_columns(tables.overall)), *cell_tables],
         over_rounds=None,
         over_bytes=None,
         devices=[],
@@ -108,7 +108,7 @@ def grid_page(found: GridTables, asked: Asked) -> str:
             for name, rows in cells.items()
         ],
         num_seeds=max((row["seeds"] for rows in cells.values() for row in rows), default=0),
-        left_out=[(str(cell), why) for cell, why in found.left_out.items()],
+        left_out=[(str(cell), why) for cell, why in tables.left_out.items()],
         asked=asked,
     )
 

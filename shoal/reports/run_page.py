@@ -162,14 +162,14 @@ def _views(
 
 
 def _holdings(
-    summary: Summary, held: Mapping[str, Array]
+    summary: Summary, columns: Mapping[str, Array]
 ) -> list[tuple[str, int | None, list[Shade]]]:
     """Return the rows of the table of training examples, by group.
 
     The rows are at most `MOST_ROWS`, evenly spread over the groups.
     """
 
-    groups = {d: summary.devices[d].group if d in summary.devices else None for d in held}
+    groups = {d: summary.devices[d].group if d in summary.devices else None for d in columns}
     order = [
         d
         for d, _ in sorted(
@@ -181,5 +181,5 @@ def _holdings(
     ]
     if not chosen:
         return []
-    cells = shades(np.stack([held[d] for d in chosen]), by_row=False)
+    cells = shades(np.stack([columns[d] for d in chosen]), by_row=False)
     return [(d, groups[d], row) for d, row in zip(chosen, cells, strict=True)]

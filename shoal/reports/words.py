@@ -181,7 +181,7 @@ def names_text(recipe: Recipe | None) -> str:
     )
 
 
-def margin_text(kept: PersonalChoice | None, candidates: Sequence[str]) -> str:
+def margin_text(choice: PersonalChoice | None, candidates: Sequence[str]) -> str:
     """Return the excess of a device's chosen loss over the least, and rejected losses.
 
     These are the losses of the candidates that the device considered before its choice. Each margin
@@ -192,33 +192,33 @@ def margin_text(kept: PersonalChoice | None, candidates: Sequence[str]) -> str:
         kept: the device's report of its choice, None if there is none.
         candidates: names of the candidates in the order in which devices consider them.
     """
-    if kept is None:
+    if choice is None:
         return ""
-    passed = candidates[: candidates.index(kept.candidate)]
-    left_out = ", ".join(name for name in passed if name in kept.unusable)
+    passed = candidates[: candidates.index(choice.candidate)]
+    left_out = ", ".join(name for name in passed if name in choice.unusable)
     unusable = f"; not to be used ({UNUSABLE}): {left_out}" if left_out else ""
-    if kept.loss is None:
+    if choice.loss is None:
         return f"no windows held out to judge by{unusable}"
-    losses = {**kept.others, kept.candidate: kept.loss}
-    usable = {name: loss for name, loss in losses.items() if name not in kept.unusable}
+    losses = {**choice.others, choice.candidate: choice.loss}
+    usable = {name: loss for name, loss in losses.items() if name not in choice.unusable}
     best = min(usable, key=usable.__getitem__)
-    text = f"loss {kept.loss:.3f} on {kept.windows} window{'' if kept.windows == 1 else 's'}"
-    if kept.windows < FEWEST:
+    text = f"loss {choice.loss:.3f} on {choice.windows} window{'' if choice.windows == 1 else 's'}"
+    if choice.windows < FEWEST:
         return f"{text}, too few to judge by{unusable}"
-    if kept.loss <= usable[best]:
+    if choice.loss <= usable[best]:
         text += (
             ", the least" if usable.keys() == losses.keys() else ", the least of those to be used"
         )
     else:
-        text += f", {_margin(kept, usable, kept.candidate)} to the least ({best})"
+        text += f", {_margin(choice, usable, choice.candidate)} to the least ({best})"
     margins = ", ".join(
-        f"{name} ({_margin(kept, usable, name)})" for name in passed if name in usable
+        f"{name} ({_margin(choice, usable, name)})" for name in passed if name in usable
     )
     return (f"{text}; passed over: {margins}" if margins else text) + unusable
 
 
-def _margin(kept: PersonalChoice, losses: Mapping[str, float], name: str) -> str:
-    error = kept.errors.get(name)
+def _margin(choice: PersonalChoice, losses: Mapping[str, float], name: str) -> str:
+    error = choice.errors.get(name)
     return f"margin {losses[name] - min(losses.values()):.3f}" + (
         "" if error is None else f", standard error {error:.3f}"
     )

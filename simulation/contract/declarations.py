@@ -170,8 +170,8 @@ def mean_of_models(mean: Mean) -> str:
     return ""
 
 
-def _check_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
-    off = float(np.abs(found - expected).max())
+def _check_close(actual: np.ndarray, expected: np.ndarray, what: str) -> None:
+    off = float(np.abs(actual - expected).max())
     if not off <= CLOSE * float(np.abs(expected).max()):
         raise Broken(f"the mean {what} is off by {off:.3g}")
 

@@ -305,8 +305,8 @@ class Rounds:
             if result.tensors
         }
 
-    def _survey(self, said: Survey) -> Tensors:
-        return decode_tensors(self.blobs.get(said.blob), OWN_FILES)[0]
+    def _survey(self, survey: Survey) -> Tensors:
+        return decode_tensors(self.blobs.get(survey.blob), OWN_FILES)[0]
 
     def campaign(self, snapshot: Snapshot) -> Campaign:
         """Return the campaign as an aggregator would have it before its next round.

@@ -302,10 +302,10 @@ def _shown(url: str) -> str:
     return scheme + re.sub(r":(?!\d+(?:[/?].*)?$).*", ":***", url.removeprefix(scheme))
 
 
-def limit_of(said: object, address: BrokerAddress, version: str) -> PacketLimit:
+def limit_of(properties: object, address: BrokerAddress, version: str) -> PacketLimit:
     """Return the limit of packets for a broker that said this in its CONNACK."""
     limits = [UNLIMITED]
-    if (named := getattr(said, "MaximumPacketSize", None)) is not None:
+    if (named := getattr(properties, "MaximumPacketSize", None)) is not None:
         text = f"broker {address} says in its CONNACK that packets have at most {named} bytes"
         limits.append(PacketLimit(named, text))
     if address.max_packet is not None:
@@ -319,15 +319,15 @@ def limit_of(said: object, address: BrokerAddress, version: str) -> PacketLimit:
     return min(limits)
 
 
-def objection(said: object) -> str:
+def objection(properties: object) -> str:
     """Return the features that Shoal needs and a broker's CONNACK denies; empty if none."""
-    if not getattr(said, "RetainAvailable", 1):
+    if not getattr(properties, "RetainAvailable", 1):
         return "it retains no messages, and Shoal needs retained messages"
-    if not getattr(said, "MaximumQoS", 2):
+    if not getattr(properties, "MaximumQoS", 2):
         return "its maximum QoS is 0, and Shoal needs QoS 1"
-    if (most := getattr(said, "MaximumPacketSize", LEAST_PACKET)) < LEAST_PACKET:
+    if (most := getattr(properties, "MaximumPacketSize", LEAST_PACKET)) < LEAST_PACKET:
         return f"it takes packets of at most {most} bytes, and Shoal needs {LEAST_PACKET}"
-    if (assigned := getattr(said, "AssignedClientIdentifier", None)) is not None:
+    if (assigned := getattr(properties, "AssignedClientIdentifier", None)) is not None:
         return f"it assigns the client id {assigned!r}, and Shoal needs its own"
     return ""
 
@@ -579,7 +579,7 @@ class MqttLink:
         client.on_connect_fail = on_connect_fail
         return client, answered
 
-    def _refusal(self, code: Any, said: object) -> LinkError | str:
+    def _refusal(self, code: Any, properties: object) -> LinkError | str:
         """Return why the broker and Shoal cannot work together; empty if they can.
 
         It is a `LinkError` if another attempt would be in vain.
@@ -588,7 +588,7 @@ class MqttLink:
         if code.is_failure:
             hint = REFUSALS.get(code.value)
             return LinkError(f"{who}: {code}: {hint}") if hint else str(code)
-        lack = objection(said)
+        lack = objection(properties)
         return lack and LinkError(
             f"broker {self._address} does not serve client {self._client_id!r}: it says in its "
             f"CONNACK that {lack}"
@@ -610,11 +610,11 @@ class MqttLink:
             f"{len(message.payload)} bytes on {message.topic}: does it permit this topic and size?"
         )
 
-    def _obey(self, client: mqtt.Client, said: object, version: str) -> None:
+    def _obey(self, client: mqtt.Client, properties: object, version: str) -> None:
         """Take over the limits of a new connection, before paho sends anything on it."""
-        self.limit = limit_of(said, self._address, version)
-        self._has_wildcards = bool(getattr(said, "WildcardSubscriptionAvailable", 1))
-        most = min(IN_FLIGHT, getattr(said, "ReceiveMaximum", IN_FLIGHT))
+        self.limit = limit_of(properties, self._address, version)
+        self._has_wildcards = bool(getattr(properties, "WildcardSubscriptionAvailable", 1))
+        most = min(IN_FLIGHT, getattr(properties, "ReceiveMaximum", IN_FLIGHT))
         client._max_inflight_messages = most
         if self.limit.payload_bytes < WHOLE_BYTES:
             log.info("Larger payloads go in pieces: %s", self.limit.origin)

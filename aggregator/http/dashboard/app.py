@@ -89,24 +89,28 @@ class Dashboard:
             exception_handlers=dict.fromkeys((HTTPException, StorageFailed, Exception), _failed),
         )
 
-    def refuse(self, scope: Scope, status: int, told: str, headers: Mapping[str, str]) -> Response:
+    def refuse(
+        self, scope: Scope, status: int, problem: str, headers: Mapping[str, str]
+    ) -> Response:
         """Return the page for a refused request; for status 401, the page to sign in."""
         request = Request(scope)
         if status != 401:
-            refused = _problem(request, status, told)
+            refused = _problem(request, status, problem)
         else:
-            refused = self._sign_in_page(request, told, status)
+            refused = self._sign_in_page(request, problem, status)
             if kept_cookie(request.scope, COOKIE):  # a link from another site sends no cookie
                 drop_cookie(refused, request.scope, COOKIE)
         refused.headers.update(headers)
         return refused
 
-    def _sign_in_page(self, request: Request, told: str = "", status: int = 200) -> Response:
+    def _sign_in_page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         required = self._sources.access is not None and self._sources.access.required()
         url = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
         after = request.query_params.get("next", url if request.method == "GET" else "")
         return answer(
-            request, render("sign_in.html", told=told, required=required, next=_own(after)), status
+            request,
+            render("sign_in.html", told=problem, required=required, next=_own(after)),
+            status,
         )
 
     async def _sign_in(self, request: Request) -> Response:

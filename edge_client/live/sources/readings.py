@@ -131,35 +131,38 @@ class Readings:
         return [samples]
 
     def _collect(
-        self, value: Any, name: str, found: list[tuple[float | None, list[float], str]]
+        self, value: Any, name: str, readings: list[tuple[float | None, list[float], str]]
     ) -> None:
         if isinstance(value, list):
-            _check_count(len(found) + len(value))
+            _check_count(len(readings) + len(value))
             if self._place(name) >= 0:
                 for one in value:
-                    self._put_one(self._place(name), one, found)
+                    self._put_one(self._place(name), one, readings)
             else:
                 for one in value:
                     if isinstance(one, dict):
-                        self._object(one, name, found)
+                        self._object(one, name, readings)
                     elif isinstance(one, list) and len(one) == self._width:
                         row = [math.nan if (n := _number(v)) is None else n for v in one]
-                        found.append((None, row, ""))
+                        readings.append((None, row, ""))
         elif isinstance(value, dict):
-            self._object(value, name, found)
+            self._object(value, name, readings)
         elif (place := self._place(name)) >= 0:
-            self._put_one(place, value, found)
+            self._put_one(place, value, readings)
 
     def _put_one(
-        self, place: int, value: Any, found: list[tuple[float | None, list[float], str]]
+        self, place: int, value: Any, readings: list[tuple[float | None, list[float], str]]
     ) -> None:
         if (number := _number(value)) is not None:
             row = [math.nan] * self._width
             row[place] = number
-            found.append((None, row, ""))
+            readings.append((None, row, ""))
 
     def _object(
-        self, value: dict[Any, Any], name: str, found: list[tuple[float | None, list[float], str]]
+        self,
+        value: dict[Any, Any],
+        name: str,
+        readings: list[tuple[float | None, list[float], str]],
     ) -> None:
         time = next((value[key] for key in TIMES if key in value), None)
         label = value.get("label")
@@ -167,7 +170,7 @@ class Readings:
         fields: dict[int, Any] = {}
         self._fields(value, name, fields, 0)
         length = max((len(v) for v in fields.values() if isinstance(v, list)), default=0)
-        _check_count(len(found) + length)
+        _check_count(len(readings) + length)
         if length:
             times = time if isinstance(time, list) else [None] * length
             for i in range(length):
@@ -179,18 +182,18 @@ class Readings:
                         and (number := _number(item[i])) is not None
                     ):
                         row[place] = number
-                found.append((_seconds(times[i]) if i < len(times) else None, row, label))
+                readings.append((_seconds(times[i]) if i < len(times) else None, row, label))
         elif fields or label:
             row = [math.nan] * self._width
             for place, item in fields.items():
                 if (number := _number(item)) is not None:
                     row[place] = number
             if label or any(n == n for n in row):
-                found.append((_seconds(time), row, label))
+                readings.append((_seconds(time), row, label))
         else:
             for key, item in value.items():  # lists of samples below a name that is not a channel's
                 if isinstance(item, list):
-                    self._collect(item, f"{name}/{key}", found)
+                    self._collect(item, f"{name}/{key}", readings)
 
     def _fields(self, value: dict[Any, Any], name: str, fields: dict[int, Any], depth: int) -> None:
         for key, item in value.items():

@@ -306,7 +306,7 @@ def _over_examples(function: GraphFunction) -> GraphFunction:
 
 def _adds_up(
     function: GraphFunction,
-    held: TorchTensors,
+    tensors: TorchTensors,
     batch: TorchTensors,
     hyper: TorchTensors,
     outputs: TorchTensors,
@@ -315,12 +315,12 @@ def _adds_up(
     if not all(names.role_of(name) == names.METRIC for name in outputs):
         return False
     try:
-        function(held, {}, hyper)
+        function(tensors, {}, hyper)
         return False  # it is over the tensors alone
     except KeyError:
         pass
     try:
-        single = _over_examples(function)(held, batch, hyper)
+        single = _over_examples(function)(tensors, batch, hyper)
     except (RuntimeError, ValueError):  # it needs statistics of a batch, and one example has none
         return False
     return all(

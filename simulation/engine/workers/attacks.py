@@ -204,9 +204,11 @@ class Attacker(Agent):
 
     attack: Attack
 
-    def _encode(self, plan: Plan, done: Done) -> bytes:
-        tensors = self.attack.tamper(done.result.tensors, self.device_id, plan.round)
-        return super()._encode(plan, replace(done, result=replace(done.result, tensors=tensors)))
+    def _encode(self, plan: Plan, result: Done) -> bytes:
+        tensors = self.attack.tamper(result.result.tensors, self.device_id, plan.round)
+        return super()._encode(
+            plan, replace(result, result=replace(result.result, tensors=tensors))
+        )
 
 
 def read_attack(text: str) -> Choice:
