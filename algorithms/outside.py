@@ -76,7 +76,7 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
     return _loaded[name, source], source
 
 
-def give(made: Any) -> tuple[str, str]:
+def give(value: Any) -> tuple[str, str]:
     """Return name and source of a class from Python code.
 
     Other processes find it by this name if it is defined at the top level of a file or of an
@@ -85,26 +85,26 @@ def give(made: Any) -> tuple[str, str]:
     Raises:
         ConfigError: it is not a class, or the path of its file cannot be part of a name.
     """
-    if not isinstance(made, type):
+    if not isinstance(value, type):
         raise ConfigError(
             "A part of an algorithm must be a name, a class, or a class with options from "
-            f"`choice`, got {made!r}"
+            f"`choice`, got {value!r}"
         )
-    module = sys.modules.get(made.__module__)
+    module = sys.modules.get(value.__module__)
     file = getattr(module, "__file__", None) or ""
-    attribute = next((k for k, v in vars(module or made).items() if v is made), "")
+    attribute = next((k for k, v in vars(module or value).items() if v is value), "")
     if module is None or not attribute or not file.endswith(".py"):
-        name, source = f"{PYTHON}:{made.__name__}", "given"
+        name, source = f"{PYTHON}:{value.__name__}", "given"
         with suppress(OSError, TypeError):
-            source = _digest(inspect.getsource(made).encode())
-        while _loaded.get((name, source), made) is not made:
+            source = _digest(inspect.getsource(value).encode())
+        while _loaded.get((name, source), value) is not value:
             source += "'"
         _loaded.pop((name, source), None)
     else:
         installed = "." in module.__name__ and module.__spec__ is not None
         name = anchored(f"{module.__name__ if installed else file}:{attribute}")
         source = _source(file)
-    _loaded[name, source] = made
+    _loaded[name, source] = value
     return name, source
 
 

@@ -70,18 +70,18 @@ def forgotten(
 
 
 def records_without(
-    records: Iterable[RoundRecord], device_id: str, known: Collection[str], blobs: Blobs
+    records: Iterable[RoundRecord], device_id: str, device_ids: Collection[str], blobs: Blobs
 ) -> list[RoundRecord]:
     """Return the records of a campaign's rounds without a device. New views are stored.
 
-    `known`: ids of the fleet's devices, by which lists of devices are recognised.
+    `device_ids`: ids of the fleet's devices, by which lists of devices are recognised.
 
     Raises:
         BlobLost, StorageFailed: a round's views cannot be read or written.
     """
     without = []
     for record in records:
-        ids = {device_id, *known, *record.groups, *record.evaluated}
+        ids = {device_id, *device_ids, *record.groups, *record.evaluated}
         notes = {name: _without(note, device_id, ids, name) for name, note in record.notes.items()}
         changed = replace(
             without_kept(record, {device_id}),
@@ -95,19 +95,19 @@ def records_without(
     return without
 
 
-def _without(note: Any, device_id: str, known: Set[str], name: str) -> Any:
+def _without(note: Any, device_id: str, device_ids: Set[str], name: str) -> Any:
     """Return a note without a device: without its entry, and without its id in lists of devices.
 
     A name that the note always has stays, even if a device has the same name.
     """
     if name in BY_GROUP or not isinstance(note, dict | list | tuple):
         return note
-    is_by_device = name in BY_DEVICE or all(isinstance(n, str) and n in known for n in note)
+    is_by_device = name in BY_DEVICE or all(isinstance(n, str) and n in device_ids for n in note)
     if isinstance(note, dict):
         entries = _others(note, device_id) if is_by_device else note
-        return {key: _without(value, device_id, known, key) for key, value in entries.items()}
+        return {key: _without(value, device_id, device_ids, key) for key, value in entries.items()}
     values = [value for value in note if not (is_by_device and value == device_id)]
-    return [_without(value, device_id, known, "") for value in values]
+    return [_without(value, device_id, device_ids, "") for value in values]
 
 
 def _others(entries: dict[str, T], key: str) -> dict[str, T]:

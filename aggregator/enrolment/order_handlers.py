@@ -35,7 +35,7 @@ class DeviceOrders:
         """Handlers by names of their orders."""
 
     def _tag(
-        self, has: bool, device_ids: tuple[str, ...], tags: tuple[str, ...], where: str = ""
+        self, adds: bool, device_ids: tuple[str, ...], tags: tuple[str, ...], where: str = ""
     ) -> str:
         """Add tags to devices, or remove tags from them, and return the answer to the operator.
 
@@ -45,10 +45,10 @@ class DeviceOrders:
         """
         fleet, now_s = self._runner.fleet, self._runner.now_s
         names = device_orders.named(fleet, device_ids, where)
-        change = device_orders.tag if has else device_orders.untag
+        change = device_orders.tag if adds else device_orders.untag
         self._runner.order(*change(fleet, names, tags, now_s))
         devices = f"device {names[0]}" if len(names) == 1 else f"{len(names)} devices"
-        return f"{devices} {'tagged' if has else 'without'} {', '.join(tags)}"
+        return f"{devices} {'tagged' if adds else 'without'} {', '.join(tags)}"
 
     def _ban(self, device_id: str, reason: str = "") -> str:
         """Ban a device, in the registry and at the broker."""

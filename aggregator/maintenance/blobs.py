@@ -212,24 +212,24 @@ class BlobCheck:
         text = f"{need} was lost: the device is asked for it again when the service starts"
         return Finding("mended", where, text)
 
-    def _restore_bundle(self, where: str, name: str, told: str) -> Finding:
+    def _restore_bundle(self, where: str, name: str, problem: str) -> Finding:
         how = (
             "`shoal doctor --mend --bundle FOLDER`, with the folder that `shoal export` wrote, "
             "restores it"
         )
         if not self.bundle:
-            return Finding("wrong", where, f"{told}: new devices cannot begin. {how}")
+            return Finding("wrong", where, f"{problem}: new devices cannot begin. {how}")
         if digest_of(self.bundle) != name:
             return Finding(
                 "wrong",
                 where,
-                f"{told}, and --bundle has another bundle, {digest_of(self.bundle)[:12]}. {how}",
+                f"{problem}, and --bundle has another bundle, {digest_of(self.bundle)[:12]}. {how}",
             )
         if not self.mend:
             return Finding(
                 "wrong",
                 where,
-                f"{told}: new devices cannot begin. `--mend` copies it from --bundle",
+                f"{problem}: new devices cannot begin. `--mend` copies it from --bundle",
             )
         BlobFolder(self.folder / "blobs" / self.name).put(self.bundle)
         return Finding("mended", where, "the bundle was lost: it is copied from --bundle")

@@ -196,17 +196,17 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
     return ", ".join(f"{n} {getattr(wanted, n)!r}, not {getattr(stored, n)!r}" for n in differing)
 
 
-def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:
+def run_secret(folder: Path, run: str, has_begun: bool, algorithm: Algorithm) -> bytes:
     """Return the bytes from which the noise of a run is drawn: folder's secret and run's name.
 
-    `begun`: True if the run has begun, so that the secret should exist.
+    `has_begun`: True if the run has begun, so that the secret should exist.
 
     Raises:
         ConfigError: the secret is lost, and the run has drawn noise from it; or it cannot be read
             or written.
     """
     path = folder / "secret.key"
-    if begun and not path.exists():
+    if has_begun and not path.exists():
         if algorithm.privacy.server_noise:
             cause = f"missing, but run {run!r} draws its noise from it"
             raise ConfigError(

@@ -206,13 +206,13 @@ def vote_for_clusters(distances: Matrix, num_examples: Array, vote: Vote = "weig
     return np.asarray(chosen)
 
 
-def _near_part(row: Matrix, own: int) -> Array:
+def _near_part(row: Matrix, place: int) -> Array:
     """Return P_1: the device, and the other devices before the largest gap in its row.
 
     Without a gap, this is every device.
     """
     others = np.argsort(row, kind="stable")
-    others = others[others != own]
+    others = others[others != place]
     gaps = np.diff(row[others])
     cut = int(gaps.argmax()) + 1 if len(gaps) and gaps.max() > 0 else len(others)
-    return np.concatenate([[own], others[:cut]])
+    return np.concatenate([[place], others[:cut]])

@@ -123,11 +123,11 @@ def _errors(gram: Matrix, trusted: Array, num_components: int) -> Array:
     return errors
 
 
-def _distances(gram: Matrix, seen: Array, asked: Array, num_components: int) -> Array:
-    """Return the distances of models `asked` from the principal subspace of models `seen`."""
-    inner, cross = gram[np.ix_(seen, seen)], gram[np.ix_(asked, seen)]
+def _distances(gram: Matrix, seen: Array, models: Array, num_components: int) -> Array:
+    """Return the distances of models `models` from the principal subspace of models `seen`."""
+    inner, cross = gram[np.ix_(seen, seen)], gram[np.ix_(models, seen)]
     columns, whole = inner.mean(0), inner.mean()
-    squared = gram[asked, asked] - 2 * cross.mean(1) + whole
+    squared = gram[models, models] - 2 * cross.mean(1) + whole
     values, vectors = np.linalg.eigh(inner - columns[:, None] - columns[None, :] + whole)
     components = np.arange(len(seen)) >= len(seen) - min(num_components, len(seen) - 1)
     components &= values > 1e-12 * max(values[-1], 0.0)

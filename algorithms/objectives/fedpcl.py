@@ -173,10 +173,10 @@ class FedPCL(Local):
         means = tensors[_SUM] / share.clamp(min=_SMALLEST).unsqueeze(1)
         return following_values({_OWN: means, _OWN_KNOWN: (share > 0).to(torch.float32)})
 
-    def compare(self, features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    def compare(self, features: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:
         """Return cos(z, C_c) / tau, (batch, classes)."""
         cosines = F.normalize(features, dim=1) @ F.normalize(prototypes, dim=1).t()
-        return torch.where(known > 0, cosines / self.tau, _OUT)
+        return torch.where(has_prototype > 0, cosines / self.tau, _OUT)
 
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors

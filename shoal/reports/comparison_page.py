@@ -62,7 +62,7 @@ class Table(NamedTuple):
 
 
 def comparison_page(
-    results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], asked: Asked
+    results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], question: Asked
 ) -> str:
     """Return the report of a comparison as HTML.
 
@@ -84,11 +84,11 @@ def comparison_page(
         costs=_costs(runs),
         cells=[],
         num_seeds=max((row["seeds"] for row in rows), default=0),
-        asked=asked,
+        question=question,
     )
 
 
-def grid_page(tables: GridTables, asked: Asked) -> str:
+def grid_page(tables: GridTables, question: Asked) -> str:
     """Return the report of a grid as HTML."""
     cells = {str(cell): rows for cell, rows in tables.cells.items()}
     cell_tables = [_table(name, rows, cell_columns(rows)) for name, rows in cells.items()]
@@ -109,18 +109,18 @@ def grid_page(tables: GridTables, asked: Asked) -> str:
         ],
         num_seeds=max((row["seeds"] for rows in cells.values() for row in rows), default=0),
         left_out=[(str(cell), why) for cell, why in tables.left_out.items()],
-        asked=asked,
+        question=question,
     )
 
 
-def _render(asked: Asked, left_out: Sequence[tuple[str, str]] = (), **shown: Any) -> str:
-    settings = changed_first(asked.settings)
+def _render(question: Asked, left_out: Sequence[tuple[str, str]] = (), **shown: Any) -> str:
+    settings = changed_first(question.settings)
     shown = {"groups": [], "confusions": [], "costs": [], "assumed": cost} | shown
     return render(
         "comparison.html",
         meanings=MEANINGS,
         settings=settings,
-        command=asked.command,
+        command=question.command,
         left_out=left_out,
         **shown,
     )

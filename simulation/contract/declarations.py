@@ -78,7 +78,7 @@ def absorbing(device: type[Supervised]) -> str:
     return ""
 
 
-def same_declarations(kept: ByRecipe, objective: Supervised) -> str:
+def same_declarations(personalisation: ByRecipe, objective: Supervised) -> str:
     """Check that a personalisation leaves the declarations of an objective that it wraps.
 
     It must also declare a memory exactly if it replaces `predict`.
@@ -88,7 +88,7 @@ def same_declarations(kept: ByRecipe, objective: Supervised) -> str:
     """
     before = objective.sgd_graphs, objective.model_answers, objective.evaluate
     predict = objective.predict
-    kept.wrap_device(objective)
+    personalisation.wrap_device(objective)
     if (objective.sgd_graphs, objective.model_answers, objective.evaluate) != before:
         raise Broken(
             f"on {objective.name} it changes sgd_graphs, model_answers or evaluate, which belong "

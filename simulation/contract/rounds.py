@@ -149,8 +149,8 @@ def compose_with_privacy(algorithms: Iterable[str]) -> str:
     return f"refused with a reason: {', '.join(refused)}" if refused else ""
 
 
-def keeps_rounds(algorithm: str, kept: Iterable[str]) -> str:
-    """Check that rounds of training have the same bits with each of the personalisations `kept`.
+def keeps_rounds(algorithm: str, personalisations: Iterable[str]) -> str:
+    """Check that rounds of training have the same bits with each of these personalisations.
 
     Devices choose their personal model after the last round, so it must not change rounds.
 
@@ -164,7 +164,7 @@ def keeps_rounds(algorithm: str, kept: Iterable[str]) -> str:
         else f"{algorithm}+{make_algorithm(spec).grouping.name}"
     )
     plain = make_field(grouped, num_devices=2).play(1)
-    for name in kept:
+    for name in personalisations:
         if differs := difference(plain, make_field(f"{grouped}+{name}", num_devices=2).play(1)):
             raise Broken(f"a round of {grouped} is different with {name}: {differs}")
     return ""

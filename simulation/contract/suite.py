@@ -193,39 +193,41 @@ COMPOSITIONS: Mapping[str, Sequence[Composition]] = {
 """Compositions that are checked for a choice of each kind."""
 
 
-def _declarations(kind: str, name: str, made: Any) -> list[Check]:
-    """Return the checks that only a choice of this kind has; `made` is its class or factory."""
+def _declarations(kind: str, name: str, factory: Any) -> list[Check]:
+    """Return the checks that only a choice of this kind has; `factory` is its class or factory."""
     keeps_rounds = "rounds are the same whatever devices keep"
     checks: dict[str, Callable[[], str]] = {}
     if kind == "objective":
         checks = {
-            "its step is declared plain SGD where it is": partial(declarations.plain_steps, made),
+            "its step is declared plain SGD where it is": partial(
+                declarations.plain_steps, factory
+            ),
             "its answers are declared the model's where they are": partial(
-                declarations.own_answers, made
+                declarations.own_answers, factory
             ),
             "its server's half reads rounds where it says so": partial(
-                declarations.absorbing, made
+                declarations.absorbing, factory
             ),
             keeps_rounds: partial(rounds.keeps_rounds, name, names_of("personalisation")),
         }
     elif kind == "mean":
         checks = {
             "it is a mean of rows in any order, and what it declares of itself": partial(
-                declarations.mean_of_models, made()
+                declarations.mean_of_models, factory()
             ),
             "it works where devices keep a part of the model": partial(rounds.share_a_part, name),
         }
     elif kind == "privacy":
         title = "it says whether the server adds noise"
-        checks = {title: partial(declarations.server_noise, made)}
+        checks = {title: partial(declarations.server_noise, factory)}
     elif kind == "personalisation":
         for other in ("fedavg", "ditto", "dbe"):
             objective = make_objective(read_algorithm(other), tiny_model(other))
             checks[f"on {other} its declarations are the objective's"] = partial(
-                declarations.same_declarations, made(), objective
+                declarations.same_declarations, factory(), objective
             )
         checks["rounds are the same without it"] = partial(rounds.keeps_rounds, "fedavg", [name])
     elif kind == "server optimizer":
         title = "it moves every parameter by itself, and what it declares of itself"
-        checks = {title: partial(declarations.parameter_by_parameter, made())}
+        checks = {title: partial(declarations.parameter_by_parameter, factory())}
     return [Check(title, run) for title, run in checks.items()]

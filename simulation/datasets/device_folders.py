@@ -256,7 +256,7 @@ def _cut_all(
     steps: int,
     by_person: bool = False,
 ) -> tuple[DataReading, dict[str, CutRecordings]]:
-    """Return what was taken for what in all devices' recordings, and their windows.
+    """Return the reading of all devices' recordings, and their windows.
 
     Raises:
         DataError: devices have other channels, or a recording cannot be used.

@@ -36,7 +36,7 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
 
 
 def remarks_of(data: FleetData) -> list[str]:
-    """Return what was decided about recordings and may be wrong, a text each."""
+    """Return the decisions about recordings that may be wrong, a text each."""
     if data.reading is None:
         return []
     remarks = list(data.reading.remarks)

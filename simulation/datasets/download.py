@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from algorithms.spec import unknown
+from host.files import file_error
 from simulation.datasets.images import CLOTHES, DIGITS, OBJECTS
 from wire.arrays.tensors import Array
 from wire.errors import DataError
@@ -81,7 +82,7 @@ def download(name: str, folder: Path, sources: Mapping[str, PublicDataSet] | Non
         part.replace(target)
     except OSError as error:
         raise DataError(
-            f"download {name!r}: {target} cannot be written: {error.strerror}"
+            file_error(f"download {name!r}: {target} cannot be written", error)
         ) from None
     return target
 

@@ -226,7 +226,10 @@ def _describe(
     classes, y = numbered_classes(y, called, origin)
     channels = named or tuple(f"c{i}" for i in range(x.shape[1]))
     if len(channels) != x.shape[1]:
-        raise DataError(f"data {origin}: {len(channels)} channel names for {x.shape[1]} channels")
+        raise DataError(
+            f"data {origin}: channel_names has {len(channels)} names, and X has {x.shape[1]} "
+            "channels. Give a name for each"
+        )
     return (
         Window(
             channels,

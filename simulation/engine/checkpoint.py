@@ -47,7 +47,7 @@ class CheckpointFolder:
     `settings` and `asked` identify the run; the folder of a run with other values is refused.
     """
 
-    def __init__(self, folder: Path, settings: RunSettings, asked: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: RunSettings, identity: Mapping[str, Any]) -> None:
         """Make the folder if it does not exist.
 
         Raises:
@@ -65,7 +65,7 @@ class CheckpointFolder:
         bundle = {name: asked_settings.pop(name) for name in ("bundle", "reported", "responses")}[
             "bundle"
         ]
-        self._settings: dict[str, Any] = {**asked_settings, **asked, "bundle": bundle}
+        self._settings: dict[str, Any] = {**asked_settings, **identity, "bundle": bundle}
 
     def load(self, blobs: MemoryBlobs, traffic: MessageScale) -> Snapshot | None:
         """Return the run as it was last saved, or None if the folder has no run.

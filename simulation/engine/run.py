@@ -36,13 +36,13 @@ PROCESSES_FROM = 1_000
 def run_fast(
     experiment: Experiment,
     schedule: Schedule,
-    asked: Mapping[str, Any],
+    identity: Mapping[str, Any],
     options: EngineOptions,
     on_progress: OnProgress,
 ) -> EngineResult:
     """Run a fleet to the end, or resume it from its checkpoint.
 
-    `asked` are the values that identify the run besides its settings.
+    `identity` are the values that identify the run besides its settings.
 
     Raises:
         ConfigError: the algorithm does not fit the bundle, the backend cannot run it, or the
@@ -54,7 +54,7 @@ def run_fast(
     blobs, traffic = MemoryBlobs(), MessageScale(settings, len(bundle.payload))
     rounds = Rounds(experiment, blobs, traffic, schedule)
     checkpoint = (
-        CheckpointFolder(options.checkpoint, settings, asked) if options.checkpoint else None
+        CheckpointFolder(options.checkpoint, settings, identity) if options.checkpoint else None
     )
     snapshot = checkpoint.load(blobs, traffic) if checkpoint else None
     snapshot = snapshot or Snapshot(
@@ -72,7 +72,7 @@ def run_fast(
         settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack
     )
     host = DeviceHost(spec, backend.graphs, store)
-    with _workers(host, backend, options, asked["cohort"] or len(devices)) as workers:
+    with _workers(host, backend, options, identity["cohort"] or len(devices)) as workers:
         if not snapshot.finished:
             on_progress(RunProgress(snapshot.trained, count_groups({})))
         while not snapshot.finished:

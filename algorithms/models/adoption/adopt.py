@@ -36,7 +36,7 @@ EXPECTED = "A model must be a torch.nn.Module whose last layer is torch.nn.Linea
 
 def adopt(
     name: str,
-    made: object,
+    module: object,
     shape: tuple[int, ...],
     num_classes: int,
     scale: nn.Module,
@@ -64,14 +64,14 @@ def adopt(
             its batch.
     """
     x = some_examples(3, shape, vocabulary)
-    if isinstance(made, Classifier):
-        whole: nn.Module = made
-    elif isinstance(made, nn.Module):
-        if any(map(is_lazy, (*made.parameters(), *made.buffers()))):
-            _asked(name, made, x)
-        whole = copy_of(name, made)
+    if isinstance(module, Classifier):
+        whole: nn.Module = module
+    elif isinstance(module, nn.Module):
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            _asked(name, module, x)
+        whole = copy_of(name, module)
     else:
-        raise ConfigError(f"model {name} is of type {type(made).__name__}. {EXPECTED}")
+        raise ConfigError(f"model {name} is of type {type(module).__name__}. {EXPECTED}")
     _check_types(name, whole)
     for training in (False, True):
         _asked(name, whole, x, training)
@@ -79,7 +79,7 @@ def adopt(
     _check_training(name, whole, x)
     _check_batch(name, whole, x)
     check_norms(name, whole, x)
-    model = whole if whole is made else _divided(name, copy_of(name, whole), x, scale, steps)
+    model = whole if whole is module else _divided(name, copy_of(name, whole), x, scale, steps)
     assert isinstance(model, Classifier)
     answer_shape = tuple(_asked(name, model, x[:2]).shape)
     if answer_shape != (2, *_of_steps(steps), num_classes):
@@ -99,7 +99,7 @@ def adopt(
     model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
     _check_head(name, model)
     _check_embeddings(name, model)
-    if whole is not made:
+    if whole is not module:
         _check_same(name, whole, model)
     return model.eval()
 

@@ -41,7 +41,7 @@ def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -
 
 
 def as_classifier(
-    name: str, made: object, window: Window, num_classes: int, size: Tensor
+    name: str, model: object, window: Window, num_classes: int, size: Tensor
 ) -> Classifier:
     """Return a user's model as a classifier; `name` is for errors.
 
@@ -52,7 +52,7 @@ def as_classifier(
         ConfigError: it is not a classifier of these examples.
     """
     scale = nn.Identity() if window.vocabulary else Scale(size, len(window.shape) - 1)
-    return adopt(name, made, window.shape, num_classes, scale, window.vocabulary, window.steps)
+    return adopt(name, model, window.shape, num_classes, scale, window.vocabulary, window.steps)
 
 
 def check_file(name: str) -> None:

@@ -140,7 +140,7 @@ class Reader(Notes):
             ):
                 raise Unsupported("queries, keys and values are read by others than attention")
 
-    def network(self, made: Value, size: tuple[float, ...] | None) -> Network:
+    def network(self, value: Value, size: tuple[float, ...] | None) -> Network:
         """Return the network of all layers so far."""
         if unused := self.parameters.keys() - self.shapes.keys():
             raise Unsupported(f"{min(unused)} is a parameter of no layer")
@@ -148,7 +148,11 @@ class Reader(Notes):
             n for n in self.shapes if n not in self.parameters
         ]
         return Network(
-            self.window, made.channels, size, tuple(self.layers), {n: self.shapes[n] for n in order}
+            self.window,
+            value.channels,
+            size,
+            tuple(self.layers),
+            {n: self.shapes[n] for n in order},
         )
 
     def _follow(self, whole: Whole, graph: fx.Graph) -> Value:

@@ -121,9 +121,9 @@ class FolderScan:
     date_order: dict[str, bool] = field(default_factory=dict)
     """Order of the dates in all files, see `days_first`."""
 
-    def respell(self, known: Collection[str]) -> None:
-        """Call columns as they are spelled in `known`."""
-        names = spelled([*self.columns], known)
+    def respell(self, spellings: Collection[str]) -> None:
+        """Call columns as they are spelled in `spellings`."""
+        names = spelled([*self.columns], spellings)
         self.columns = {names[name]: column for name, column in self.columns.items()}
         self.facts = {names[name]: facts for name, facts in self.facts.items()}
 
@@ -191,10 +191,10 @@ def full_name(sensor: str, name: str) -> str:
     return f"{sensor}.{name}" if sensor else name
 
 
-def full_names(sensor: str, names: Iterable[str], known: Collection[str]) -> dict[str, str]:
-    """Return names in a recording by names in a sensor's file, spelled as in `known`."""
+def full_names(sensor: str, names: Iterable[str], spellings: Collection[str]) -> dict[str, str]:
+    """Return names in a recording by names in a sensor's file, spelled as in `spellings`."""
     full = {name: full_name(sensor, name) for name in names}
-    words = spelled([*full.values()], known)
+    words = spelled([*full.values()], spellings)
     return {name: words[word] for name, word in full.items()}
 
 

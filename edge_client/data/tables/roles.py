@@ -135,16 +135,16 @@ def is_number_of_row(name: str) -> bool:
     return word in NUMBERS_OF_ROWS or bool(re.match(r"unnamed(_\d+)*$", word))
 
 
-def spelled(names: Sequence[str], known: Collection[str]) -> dict[str, str]:
-    """Return each name as it is spelled in `known`, if they differ only in upper and lower case.
+def spelled(names: Sequence[str], spellings: Collection[str]) -> dict[str, str]:
+    """Return each name as it is spelled in `spellings`, if they differ only in case.
 
     A name that is known itself stays, and so do names that would become alike.
     """
-    by_lower = {word.lower(): word for word in reversed(list(known))}
+    by_lower = {word.lower(): word for word in reversed(list(spellings))}
     words = dict[str, str]()
     for name in names:
         word = by_lower.get(name.lower(), name)
-        words[name] = name if name in known or word in (*names, *words.values()) else word
+        words[name] = name if name in spellings or word in (*names, *words.values()) else word
     return words
 
 
