@@ -131,8 +131,9 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
     if not are_crossed:
         persons = {(folder, name): re.sub("/", "-", f"{folder}-{name}") for folder, name in keys}
     words = ", ".join(sorted(folders_of)[:3])
-    what = f"the first words of the files' names, such as {words}, for persons" * are_crossed
-    remark = f"{shown} are taken for classes, and {what or 'each file in them for a device'}"
+    what = f"the first words of the files' names, {words}, are taken for persons" * are_crossed
+    are = "are classes" if in_words else "look like classes"
+    remark = f"{shown} {are}, not devices; {what or 'each file in them is taken for a device'}"
     undo = f". If each folder is a device: {add_line(labels_line({'*': ''}))}"
     return _Names(persons, remark if in_words else remark + undo, classes)
 

@@ -43,7 +43,9 @@ def test_folders_by_activity_are_classes_and_persons_in_files_are_devices(
     fleet = shoal.load(tmp_path)
     assert list(fleet.devices) == list(persons)
     text = described(fleet)
-    assert re.search("are taken for classes|devices are the persons in the names of files", text)
+    assert re.search(
+        "(look like|are) classes, not devices|devices are the persons in the names of files", text
+    )
     add(tmp_path, lines_of(text)[-1])
     fleet = shoal.load(tmp_path)
     assert list(fleet.devices) == list(persons)
@@ -55,7 +57,7 @@ def test_a_user_says_that_folders_by_activity_are_devices(tmp_path: Path) -> Non
     for folder in ("Walking", "Sitting"):
         files(tmp_path / folder, *(f"{p}_{k}" for p in ("ann", "bob") for k in "xy"))
     text = described(shoal.load(tmp_path))
-    assert "the first words of the files' names, such as ann, bob, for persons" in text
+    assert "the first words of the files' names, ann, bob, are taken for persons" in text
     add(tmp_path, lines_of(text)[0])
     fleet = shoal.load(tmp_path)
     assert list(fleet.devices) == ["Sitting", "Walking"]
@@ -94,7 +96,7 @@ def test_files_of_activities_that_share_no_word_are_devices(tmp_path: Path) -> N
         files(tmp_path / folder, *(f"{folder[0]}{k}" for k in "abc"))
     fleet = shoal.load(tmp_path)
     assert len(fleet.devices) == 6
-    assert "each file in them for a device" in described(fleet)
+    assert "each file in them is taken for a device" in described(fleet)
 
 
 @pytest.mark.parametrize(
