@@ -18,6 +18,7 @@ from algorithms.models.reading.plain import OperatorMode, PlainOperators
 from algorithms.objectives.supervised import Supervised
 from export.describe import DEPENDS_ON_BATCH, USE_SHAPE, run_once
 from export.lowering import shared
+from host.threads import one_thread
 from wire.errors import ConfigError
 
 _aten = torch.ops.aten
@@ -139,6 +140,7 @@ BATCHES = (2, 3)
 """Numbers of examples for which the model answers by the same operators."""
 
 
+@one_thread()
 def obstacles(objective: Supervised, window: tuple[int, ...]) -> list[str]:
     """Return the reasons for which devices cannot train an objective's model: layer and operator.
 

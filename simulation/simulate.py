@@ -145,6 +145,7 @@ def simulate(
     on_progress: OnProgress = lambda _progress: None,
     objective: Supervised | Callable[[FleetData], Supervised] | None = None,
     engine: EngineOptions = DEFAULT,
+    on_step: Callable[[str], object] = lambda _text: None,
 ) -> SimulationResult:
     """Run a simulated fleet to its end.
 
@@ -156,6 +157,7 @@ def simulate(
         objective: used in place of the objective on a fresh model; or a function that makes it from
         the data of the devices that train.
         engine: options of the engine.
+        on_step: called with the next step before the rounds.
 
     Raises:
         ConfigError: settings do not fit each other, the data or the engine.
@@ -174,8 +176,12 @@ def simulate(
                 f"attack {settings.attack}: attackers of backend messages do not know the updates "
                 "of others; use another backend"
             )
+    on_step("making the model")
     data, newcomers, experiment = _set_up(data, settings, objective)
+    if settings.exportable != "off":
+        on_step("checking if devices can train the model")
     _check_exportable(settings, data, experiment.objective, stacklevel=5)
+    on_step("compiling what this machine has not compiled before")
     privacy = experiment.algorithm.privacy
     if cost := privacy.cost(settings.rounds, _counts(data), work_of(experiment.settings)):
         on_progress(RunProgress(0, 0, privacy=cost))
@@ -300,6 +306,7 @@ def _check_exportable(
     warnings.warn(f"{text} (exportable=off: no check)", stacklevel=stacklevel)
 
 
+@one_thread()
 def _set_up(
     data: FleetData,
     settings: SimulationSettings,

@@ -13,6 +13,7 @@ from export.publish import Publication, own_key, publish, read_key
 from export.runtimes import ONNX
 from host.files import prepare_folder
 from host.settings import check
+from host.threads import one_thread
 from shoal.api.pointing import pointing
 from simulation.datasets.catalog import Cuts, load_data
 from simulation.datasets.doubts import doubts
@@ -66,15 +67,17 @@ def export(
         warnings.warn(doubt, stacklevel=3)
     on_progress("making the model")
     fleet = for_task(fleet, spec.parts.task.of)
-    if isinstance(model, str):
-        objective = objective_for_fleet(fleet, spec, seed, model, pretrain)
-    elif pretrain:
+    if pretrain and not isinstance(model, str):
         raise ConfigError(
             "pretrain must be left out with a model of your own, which brings its weights, got "
             f"{pretrain!r}"
         )
-    else:
-        objective = objective_on(model, fleet, spec, seed)
+    with one_thread():
+        objective = (
+            objective_for_fleet(fleet, spec, seed, model, pretrain)
+            if isinstance(model, str)
+            else objective_on(model, fleet, spec, seed)
+        )
     published = publish(
         *(objective, fleet.window, fleet.classes, fleet.sample(), signing),
         name=fleet.name,

@@ -151,7 +151,7 @@ def simulate(
         if user_model is None
         else lambda held: objective_on(user_model, held, settings.algorithm, seed)
     )
-    outcome = simulation.simulate(fleet, settings, tell, objective, engine)
+    outcome = simulation.simulate(fleet, settings, tell, objective, engine, on_progress)
     last = Models(outcome.models, outcome.data.devices)
     progress = progress_of(outcome.records, last, lambda: outcome.data, tracked)
     for callback in [*callbacks, *([] if folder is None else [CsvLog(folder / "rounds.csv")])]:

@@ -9,9 +9,10 @@ import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import shoal
@@ -21,6 +22,7 @@ from shoal.commands import compare as compare_command
 from shoal.commands import export as export_command
 from shoal.commands import simulate as simulate_command
 from tests.support.commands import Missing
+from tests.support.fleets import synthetic_fleet
 from tests.support.pages import ROOT
 
 OF_THE_TERMINAL = {"context", "as_json", IN_JSON.name}
@@ -240,3 +242,37 @@ def test_a_type_checker_knows_every_type_and_finds_mistakes(tmp_path: Path) -> N
     last = len(TYPED.splitlines())
     assert {line for line, _ in found} == {last - 3, last - 2, last - 1, last}, done.stdout
     assert (last - 3, "attr-defined") in found
+
+
+class OneThread(nn.Linear):
+    """A model that notes the number of threads of each of its passes."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape[0] * shape[1], outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.threads.add(torch.get_num_threads())
+        return super().forward(x.flatten(1))
+
+
+def test_every_step_before_the_rounds_is_said_and_computes_with_one_thread(tmp_path: Path) -> None:
+    """Threads that wait for each other made a recurrent model's checks fifty times as long."""
+    fleet, said = synthetic_fleet(2), list[object]()
+    words: dict[str, Any] = {"algorithm": "fedavg", "model": OneThread}
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        shoal.simulate(fleet, rounds=1, backend="eager", on_progress=said.append, **words)
+        shoal.export(fleet, tmp_path, **words)
+    finally:
+        torch.set_num_threads(before)
+    assert OneThread.threads == {1}
+    first = next(n for n, each in enumerate(said) if not isinstance(each, str))
+    assert [str(each).split()[0] for each in said[:first]] == [
+        "reading",
+        "making",
+        "checking",
+        "compiling",
+    ]
