@@ -140,14 +140,15 @@ def is_users(frame: FrameType) -> bool:
 
 
 def failure(what: str, file: Path, error: BaseException) -> ConfigError:
-    """Return an error with the file and line at which a user's code raised."""
+    """Return an error with the file and line at which a user's code raised, and its notes."""
     names, text = (str(file), str(file.resolve())), str(error)
     frames = reversed(traceback.extract_tb(error.__traceback__))
     line = next((frame.lineno for frame in frames if frame.filename in names), None)
     if isinstance(error, SyntaxError):
         line, text = error.lineno, error.msg
     place = f", line {line}" if line else ""
-    return ConfigError(f"{what} {file}{place}: {type(error).__name__}: {text}".removesuffix(": "))
+    text = f"{what} {file}{place}: {type(error).__name__}: {text}".removesuffix(": ")
+    return ConfigError(". ".join([text, *getattr(error, "__notes__", ())]))
 
 
 @contextmanager

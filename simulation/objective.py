@@ -8,7 +8,7 @@ from torch import nn
 from algorithms.build import build_objective, outputs_of
 from algorithms.composition import AlgorithmSpec, make_objective, read_algorithm
 from algorithms.core.functional import seeded
-from algorithms.models.adoption.adopt import check_signature
+from algorithms.models.adoption.adopt import call_model
 from algorithms.models.adoption.from_file import as_classifier
 from algorithms.models.adoption.passes import copy_of
 from algorithms.objectives.supervised import Supervised
@@ -84,14 +84,11 @@ def objective_on(
         else getattr(model, "__name__", "function")
     )
 
-    if not isinstance(model, nn.Module):
-        check_signature(name, model, data.window.shape, count)
-
     def make() -> Supervised:
         network = (
             copy_of(name, model)
             if isinstance(model, nn.Module)
-            else model(data.window.shape, count)
+            else call_model(name, model, data.window.shape, count)
         )
         return make_objective(
             algorithm, as_classifier(name, network, data.window, count, size), data.label_units()

@@ -1,6 +1,7 @@
 """Models that no graph can express are refused by name, wherever a module hides the cause."""
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,7 +179,15 @@ def test_what_a_layer_does_besides_is_not_lost_where_another_stands_in_for_it(
             "does not return the output|is called more than once",
         ),
         (lambda model, x: (model.out(x), x), "must return a tensor of logits, got tuple"),
-        (lambda model, x: model.out(x[:, :5]), r"cannot take examples of \[3, 24\]: mat1 and mat2"),
+        (
+            lambda model, x: model.out(x[:, :5]),
+            r"cannot take examples of \[3, 24\]: layer 'out', Linear\(in_features=72, .*\), cannot "
+            r"take \[3, 5\], batch first: mat1 and mat2",
+        ),
+        (
+            lambda model, x: model.out(x @ x),
+            r"cannot take examples of \[3, 24\]: mat1 and mat2",
+        ),
     ],
 )
 def test_what_no_graph_can_hold_is_refused_by_name(
@@ -230,6 +239,56 @@ def test_a_class_with_other_parameters_is_refused_with_the_call(
     file.write_text("class Net:\n    def __init__(self):\n        pass\n")
     with pytest.raises(ConfigError, match=r"Net is called as Net\(\(3, 24\), 2\)"):
         shoal.simulate(data, model=f"{file}:Net", rounds=1)
+
+
+class Numbers(nn.Linear):
+    """A class with parameters of another meaning."""
+
+    def __init__(self, channels: int = 3, classes: int = 2) -> None:
+        super().__init__(channels * 24, classes)
+
+
+@pytest.mark.parametrize(
+    "model", [Numbers, lambda shape, classes: nn.Linear(shape * 24, classes), nn.Linear]
+)
+def test_an_error_of_a_class_with_other_parameters_says_the_call(
+    tmp_path: Path, model: Callable[..., nn.Module]
+) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 3, 24)).astype(np.float32)
+    data, name = shoal.load(x, np.arange(20) % 2, np.arange(20) // 10), model.__name__
+    call = rf"{name} is called as {name}\(\(3, 24\), 2\), with the shape of an example and the num"
+    with pytest.raises(TypeError) as raised:
+        shoal.simulate(data, model=model, rounds=1)
+    assert any(re.match(call, note) for note in raised.value.__notes__)
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from torch import nn\nclass Net(nn.Linear):\n"
+        "    def __init__(self, channels=3, classes=2):\n"
+        "        super().__init__(channels * 24, classes)\n"
+    )
+    with pytest.raises(
+        ConfigError, match=r"own.py, line 4: TypeError: .*\. Net is called as Net\(\(3, 24\), 2\), "
+    ):
+        shoal.simulate(data, model=f"{file}:Net", rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (nn.Conv1d(5, 4, 3), r"layer 'body.1', Conv1d\(5, 4, .*\), cannot take \[3, 3, 24\]"),
+        (
+            nn.GRU(5, 4, batch_first=True),
+            r"layer 'body.1', GRU\(5, 4, .*\), cannot take \[3, 3, 24\]",
+        ),
+        (nn.LayerNorm(5), r"layer 'body.1', LayerNorm\(\(5,\), .*\), cannot take \[3, 3, 24\]"),
+    ],
+)
+def test_an_input_that_a_layer_cannot_take_names_the_layer(layer: nn.Module, said: str) -> None:
+    model = nn.Sequential()
+    model.body = nn.Sequential(nn.Tanh(), layer)
+    model.out = nn.Linear(4, CLASSES)
+    with pytest.raises(ConfigError, match=said):
+        adopted(model, (3, 24))
 
 
 def test_what_is_no_module_is_refused() -> None:

@@ -4,7 +4,10 @@ The module can be any that ends in one linear layer.
 """
 
 import inspect
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +34,7 @@ SAME = 1e-5
 """Maximum difference between two answers that count as equal."""
 ALIKE = 1e-4
 """Maximum difference between answers to an example in batches of different size."""
+Made = TypeVar("Made")
 EXPECTED = "A model must be a torch.nn.Module whose last layer is torch.nn.Linear."
 
 
@@ -270,21 +274,33 @@ def _check_types(name: str, model: nn.Module) -> None:
             )
 
 
-def check_signature(name: str, model: Callable[..., object], *arguments: object) -> None:
-    """Raise ConfigError if a function or class of models cannot be called with these arguments."""
-    try:
+def call_model(name: str, model: Callable[..., Made], *arguments: object) -> Made:
+    """Return what a function or class of models makes of the shape of an example and the classes.
+
+    Raises:
+        ConfigError: it cannot be called with these arguments. An error of its own, of any type, has
+            a note with the call.
+    """
+    called = (
+        f"{name} is called as {name}({', '.join(map(str, arguments))}), with the shape of an "
+        "example and the number of classes"
+    )
+    way = (
+        f"Give the model itself, or a function of both, such as lambda shape, classes: {name}(...)."
+    )
+    with suppress(TypeError, ValueError):  # functions in C have no signature
         signature = inspect.signature(model)
-    except (TypeError, ValueError):  # functions in C have none
-        return
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            raise ConfigError(
+                f"model {called}: {error}. Its parameters are {signature}. {way}"
+            ) from None
     try:
-        signature.bind(*arguments)
-    except TypeError as error:
-        called = ", ".join(map(str, arguments))
-        raise ConfigError(
-            f"model {name} is called as {name}({called}), with the shape of an example and the "
-            f"number of classes: {error}. Its parameters are {signature}. Give the model itself, "
-            f"or a function of both, such as lambda shape, classes: {name}(...)."
-        ) from None
+        return model(*arguments)
+    except Exception as error:  # the user's code may raise anything
+        error.add_note(f"{called}. {way}")
+        raise
 
 
 def _check_embeddings(name: str, model: nn.Module) -> None:
@@ -308,7 +324,7 @@ def _passed(name: str, model: nn.Module, x: Tensor, training: bool) -> tuple[Ten
     try:
         answer, calls = trace_pass(model, x, training)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = _at_layer(model, error) + next(iter(str(error).splitlines()), type(error).__name__)
         inputs = (
             "examples"
             if x.is_floating_point()
@@ -331,6 +347,20 @@ def _passed(name: str, model: nn.Module, x: Tensor, training: bool) -> tuple[Ten
             f"{' in training. Return the logits alone' if training else ''}"
         )
     return answer, calls
+
+
+def _at_layer(model: nn.Module, error: Exception) -> str:
+    """Return the innermost layer in which a pass failed, with the input's shape, or ""."""
+    layers = {layer: path for path, layer in model.named_modules() if path}
+    text = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        layer, inputs = frame.f_locals.get("self"), frame.f_locals.get("args")
+        if not (isinstance(layer, nn.Module) and layer in layers and isinstance(inputs, tuple)):
+            continue
+        if shapes := ", ".join(str([*x.shape]) for x in inputs if isinstance(x, Tensor)):
+            kind = f"{type(layer).__name__}({layer.extra_repr()})"
+            text = f"layer {layers[layer]!r}, {kind}, cannot take {shapes}, batch first: "
+    return text
 
 
 def _check_training(name: str, model: nn.Module, x: Tensor) -> None:

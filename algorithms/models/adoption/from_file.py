@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from algorithms.models.adoption.adopt import adopt, check_signature
+from algorithms.models.adoption.adopt import adopt, call_model
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.outside import failure, model_files
 from wire.bundle import Window
@@ -74,8 +74,7 @@ def _called(file: Path, function: str, *arguments: Any) -> object:
         namespace = runpy.run_path(str(file))
         if not callable(namespace.get(function)):
             raise ConfigError(f"model file {file} has no function {function!r}")
-        check_signature(function, namespace[function], *arguments)
-        return namespace[function](*arguments)
+        return call_model(function, namespace[function], *arguments)
     except ConfigError:
         raise
     except Exception as error:  # the user's code may raise anything

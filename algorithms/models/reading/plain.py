@@ -9,6 +9,7 @@ import linecache
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from traceback import walk_stack, walk_tb
 from typing import Any, ClassVar
 
 import torch
@@ -21,15 +22,17 @@ from algorithms.outside import is_users
 from wire.errors import ConfigError
 
 
-def at_line() -> str:
-    """Return the file, line and code of a user that runs, as the end of a clause, or ""."""
-    frame = inspect.currentframe()
-    while frame is not None:
+def at_line(error: BaseException | None = None) -> str:
+    """Return the file, line and code of a user that raised an error, or else that runs, or "".
+
+    The text is the end of a clause.
+    """
+    running = walk_stack(inspect.currentframe())
+    for frame, line in running if error is None else reversed([*walk_tb(error.__traceback__)]):
         if is_users(frame):
-            file, line = frame.f_code.co_filename, frame.f_lineno
+            file = frame.f_code.co_filename
             code = linecache.getline(file, line).strip()
             return f" in {Path(file).name}, line {line}{f': {code}' if code else ''}"
-        frame = frame.f_back
     return ""
 
 

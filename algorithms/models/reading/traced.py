@@ -11,6 +11,7 @@ from algorithms.models.adoption.dropout import Dropped
 from algorithms.models.adoption.stacked import Stacked
 from algorithms.models.reading import views
 from algorithms.models.reading.layers import Unsupported
+from algorithms.models.reading.plain import at_line
 
 
 class Whole(nn.Module):
@@ -50,8 +51,7 @@ def trace(whole: Whole) -> fx.Graph:
         LookupError,
         NotImplementedError,
     ) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise Unsupported(f"what the model does cannot be followed: {reason}") from None
+        raise Unsupported(f"what the model does cannot be followed{at_line(error)}") from None
     fx.GraphModule(whole, graph).graph.eliminate_dead_code()
     return graph
 
