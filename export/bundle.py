@@ -14,7 +14,7 @@ import torch
 from algorithms.core.contract import Probe, TorchTensors
 from algorithms.core.probe import PROBE_FILE, ProbeDescription
 from algorithms.objectives.supervised import Supervised
-from export.capture import Trace, lower, trace
+from export.capture import Trace, lower, quiet, trace
 from export.describe import (
     TRACE_BATCH,
     describe_graphs,
@@ -200,9 +200,11 @@ def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
     description = ProbeDescription(
         read, probe.norm_layers, probe.input_shape, probe.network, bundle, probe.of_ids
     )
-    torch.export.save(
-        lower(traced, shared_decompositions()),
-        buffer,
-        extra_files={PROBE_FILE: msgspec.json.encode(description).decode()},
-    )
+    program = lower(traced, shared_decompositions())
+    with quiet():
+        torch.export.save(
+            program,
+            buffer,
+            extra_files={PROBE_FILE: msgspec.json.encode(description).decode()},
+        )
     return buffer.getvalue()

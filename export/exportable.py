@@ -36,19 +36,19 @@ OPERATORS = frozenset(
     avg_pool2d.default avg_pool2d_backward.default baddbmm.default bitwise_and.Tensor
     bitwise_not.default bitwise_or.Tensor bmm.default cat.default ceil.default celu.default
     channel_shuffle.default clamp.Tensor clamp.default clamp_min.default clamp_min_.Tensor
-    clone.default constant_pad_nd.default convolution.default convolution_backward.default
-    copy_.default cos.default cosh.default cumsum.default detach.default diag_embed.default
-    diagonal.default div.Scalar div.Tensor div.Tensor_mode div_.Tensor elu.default
-    elu_backward.default embedding.default embedding_dense_backward.default empty.memory_format
-    empty_like.default eq.Scalar eq.Tensor erf.default exp.default expand.default expm1.default
-    eye.default fill_.Scalar flip.default floor.default floor_divide.default full.default
-    gather.default ge.Scalar ge.Tensor gelu.default gelu_backward.default glu.default
-    glu_backward.default gt.Scalar gt.Tensor hann_window.default hardshrink.default
-    hardshrink_backward.default hardsigmoid.default hardsigmoid_backward.default hardswish.default
-    hardswish_backward.default hardtanh.default hardtanh_backward.default index.Tensor
-    index_add.default index_put.default index_select.default le.Scalar le.Tensor leaky_relu.default
-    leaky_relu_backward.default lerp.Scalar lift_fresh.default linalg_vector_norm.default
-    linspace.default log.default log10.default log1p.default log2.default
+    clone.default col2im.default constant_pad_nd.default convolution.default
+    convolution_backward.default copy_.default cos.default cosh.default cumsum.default
+    detach.default diag_embed.default diagonal.default div.Scalar div.Tensor div.Tensor_mode
+    div_.Tensor elu.default elu_backward.default embedding.default embedding_dense_backward.default
+    empty.memory_format empty_like.default eq.Scalar eq.Tensor erf.default exp.default
+    expand.default expm1.default eye.default fill_.Scalar flip.default floor.default
+    floor_divide.default full.default gather.default ge.Scalar ge.Tensor gelu.default
+    gelu_backward.default glu.default glu_backward.default gt.Scalar gt.Tensor hann_window.default
+    hardshrink.default hardshrink_backward.default hardsigmoid.default hardsigmoid_backward.default
+    hardswish.default hardswish_backward.default hardtanh.default hardtanh_backward.default
+    im2col.default index.Tensor index_add.default index_put.default index_select.default le.Scalar
+    le.Tensor leaky_relu.default leaky_relu_backward.default lerp.Scalar lift_fresh.default
+    linalg_vector_norm.default linspace.default log.default log10.default log1p.default log2.default
     log_sigmoid_backward.default log_sigmoid_forward.default logical_and.default
     logical_and_.default logical_not.default logical_or.default logit.default logit_backward.default
     logsumexp.default lt.Scalar lt.Tensor masked_fill.Scalar masked_fill_.Scalar max.dim
@@ -86,6 +86,20 @@ OPERATORS = frozenset(
 They were recorded in graphs that were exported for both (`tests.export.sample_calls`).
 """
 
+WITHOUT_GRADIENT = frozenset(
+    """
+    _fft_c2r.default as_strided.default fill_.Tensor grid_sampler_2d.default
+    prod.dim_int upsample_bicubic2d.default upsample_bilinear2d.default view_as_real.default
+    """.split()  # noqa: SIM905  # as above
+)
+"""Operators that are exported for both in a forward pass whose gradient nothing needs.
+
+They transform the input of the model. Their gradients have operators that devices lack.
+"""
+
+ASSIGNMENT = "use torch.cat or torch.where in place of assignments to slices"
+"""Code to write where a gradient needs strides that the forward pass of its layer does not."""
+
 SUBSTITUTES: Mapping[str, str] = {
     "_local_scalar_dense": "compute with tensors (torch.where), not with .item(), float(x) or if",
     "nonzero": "use torch.where(condition, x, 0.0)",
@@ -104,7 +118,7 @@ SUBSTITUTES: Mapping[str, str] = {
     "hypot": "use (x * x + y * y).sqrt()",
     "linalg_": "use a constant matrix that is computed before training",
     "_linalg_": "use a constant matrix that is computed before training",
-    "as_strided": "use torch.cat or torch.where in place of assignments to slices",
+    "as_strided": "use unfold, or transform the input",
     "_fft_": "use a Conv1d whose weights are sines and cosines, or transform the input",
     "view_as": "use a Conv1d whose weights are sines and cosines, or transform the input",
     "_cdist": "use (a.unsqueeze(2) - b.unsqueeze(1)).square().sum(3)",
@@ -118,7 +132,6 @@ SUBSTITUTES: Mapping[str, str] = {
     "avg_pool3d": "use AvgPool2d",
     "upsample": "use repeat_interleave",
     "grid_sampler": "use slices",
-    "im2col": "use slices or a convolution",
     "_trilinear": "use a Linear of each input and their product",
 }
 """Code to write in place of an operator, by the beginning of the operator's name."""
@@ -191,7 +204,7 @@ class _Run(OperatorMode):
         super().__init__()
         self.model = model
         self.calls: Counter[tuple[str, str]] = Counter()
-        """Number of calls by layer and operator. Layers are named ``name (kind)``."""
+        """Number of forward calls by layer and operator. Layers are named ``name (kind)``."""
         self.refusals: dict[str, None] = {}
         """Texts in order; a dict without values."""
         self._layers = [""]
@@ -205,12 +218,15 @@ class _Run(OperatorMode):
             number = torch._C._autograd._get_sequence_nr() - 1
             self._layer_of_gradient.setdefault(number, layer)
         else:
-            layer = self._layer_of_gradient.get(node._sequence_nr(), "")
+            layer = self._layer_of(node._sequence_nr())
         name = str(func).removeprefix("aten.")
         draws = torch.Tag.nondeterministic_seeded in func.tags  # `run_once` refuses it
-        if (layer, name) not in self.calls and name not in OPERATORS and not draws:
-            self._refuse(layer, f"devices cannot train with the operator {name}{_substitute(name)}")
-        self.calls[layer, name] += 1
+        trains = name in OPERATORS or (node is None and name in WITHOUT_GRADIENT)
+        if not trains and not draws:
+            assigned = "_strided" in name and not self.calls[layer, "as_strided.default"]
+            way = ASSIGNMENT if assigned else _substitute(name)
+            self._refuse(layer, f"devices cannot train with the operator {name}; {way}")
+        self.calls[layer, name] += node is None
         if check := CHECKS.get(func):
             try:
                 with torch.utils._python_dispatch._disable_current_modes():
@@ -218,6 +234,12 @@ class _Run(OperatorMode):
             except ConfigError as error:
                 self._refuse(layer, str(error))
         return func(*args, **(kwargs or {}))
+
+    def _layer_of(self, number: int) -> str:
+        """Return the layer of a gradient; that of an assignment is the layer just before it."""
+        while number > 0 and number not in self._layer_of_gradient:
+            number -= 1
+        return self._layer_of_gradient.get(number, "")
 
     @contextmanager
     def naming_layers(self) -> Iterator[None]:
@@ -269,8 +291,8 @@ def _place(layer: str) -> str:
 
 
 def _substitute(name: str) -> str:
-    """Return the part of a refusal that says what to write instead of an operator."""
+    """Return what to write instead of an operator."""
     for beginning, code in SUBSTITUTES.items():
         if name.startswith(beginning):
-            return f"; {code}"
-    return "; use another function (docs/models.md says which layers train)"
+            return code
+    return "use another function (docs/models.md says which layers train)"

@@ -379,15 +379,26 @@ SAMPLES: dict[str, tuple[Make, tuple[int, ...]]] = {
     **{name: (make, (3, 8, 8)) for name, make in IMAGE_LAYERS.items()},
 }
 """A sample's layer, and the shape of the examples of its model, by name."""
+OF_INPUTS = (
+    *("prod", "slice assigned", "sort", "median", "unfold", "unfold2d", "grid sample"),
+    *("bicubic2d", "bilinear2d", "average pool3d", "complex product"),
+    *(name for name in ONE if "fft" in name or name in ("stft", "view as real")),
+)
+"""Samples that train on devices, or do not, another way on the input of a model."""
 
 
 class Sample(nn.Module):
-    """A model with the sample's layer behind a convolution and before the last layer."""
+    """A model with the sample's layer before the last layer.
 
-    def __init__(self, layer: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    It is behind a convolution, or else it gets the input.
+    """
+
+    def __init__(
+        self, layer: nn.Module, shape: tuple[int, ...], classes: int, *, behind: bool = True
+    ) -> None:
         super().__init__()
         conv = nn.Conv1d if len(shape) == 2 else nn.Conv2d
-        self.first: nn.Module = conv(shape[0], 4, 3, padding=1)
+        self.first: nn.Module = conv(shape[0], 4, 3, padding=1) if behind else nn.Identity()
         self.middle = layer
         with torch.no_grad():
             features = self.middle(self.first(torch.randn(5, *shape))).flatten(1).shape[1]

@@ -1,5 +1,6 @@
 """Lowering against autograd, parity of the whole step, and loud failures."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from aggregator.aggregation.probe_file import load_probe
 from algorithms.composition import read_algorithm
@@ -305,6 +306,35 @@ def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
             np.testing.assert_allclose(
                 native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5
             )
+
+
+class Windowed(nn.Module):
+    """The spectrum of an input under a constant window, which a slice of a buffer may be."""
+
+    window: Tensor
+
+    def __init__(self, window: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("window", window)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.stft(x.flatten(0, 1), 16, 8, window=self.window, return_complex=True)
+        return spectrum.abs().reshape(x.shape[0], -1)
+
+
+@pytest.mark.parametrize("window", [torch.hann_window(16), torch.hann_window(32)[4:20]])
+def test_a_probe_with_a_constant_window_answers_alike_without_a_warning(window: Tensor) -> None:
+    probe = make_probe(
+        model := Net(Windowed(window), features=2 * 9 * 5), (2, 32), lambda logits, _x: logits
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = load_probe(save_probe(probe, whole_model(model), "0f"), "0f")
+    x = torch.randn(7, 2, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            loaded.run(whole_model(model), x)[0], probe.run(whole_model(model), x)[0]
+        )
 
 
 def test_a_probe_file_of_another_bundle_is_refused() -> None:

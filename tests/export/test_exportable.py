@@ -19,17 +19,20 @@ from benchmarks.usual_models import USUAL
 from export.bundle import RUNTIMES, capture_graphs
 from export.exportable import obstacles
 from host.threads import one_thread
-from tests.export.sample_calls import SAMPLES, Call, Sample
+from tests.export.sample_calls import OF_INPUTS, SAMPLES, Call, Sample
 from wire.bundle import Window
 from wire.errors import ConfigError
 
 CLASSES = 4
 
 
-def objective_with(layer: nn.Module, shape: tuple[int, ...] = (3, 8)) -> Supervised:
+def objective_with(
+    layer: nn.Module, shape: tuple[int, ...] = (3, 8), *, behind: bool = True
+) -> Supervised:
     """Return FedAvg on a model with this layer in its middle."""
     window = Window(("a", "b", "c"), shape[-1], 1, height=shape[1] if len(shape) > 2 else 0)
-    model = as_classifier("m", Sample(layer, shape, CLASSES), window, CLASSES, torch.ones(3))
+    sample = Sample(layer, shape, CLASSES, behind=behind)
+    model = as_classifier("m", sample, window, CLASSES, torch.ones(3))
     objective = make_objective(read_algorithm("fedavg"), model)
     graphs = {"step": objective.graphs()["step"]}
     objective.graphs = lambda: graphs  # type: ignore[method-assign]
@@ -84,6 +87,47 @@ def test_an_obstacle_says_layer_operator_and_substitute(
     assert re.search(substitute, text)
 
 
+def shifted(x: Tensor) -> Tensor:
+    result = torch.zeros_like(x)
+    result[:, :, 1:] = x[:, :, :-1]
+    return result
+
+
+def marked(x: Tensor) -> Tensor:
+    x = x * 1
+    x[:, 0] = 0.0
+    return x
+
+
+def doubled(x: Tensor) -> Tensor:
+    x = x * 1
+    x[:, 1:] *= 2
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "assigned"),
+    [
+        (shifted, True),
+        (marked, True),
+        (doubled, True),
+        (SAMPLES["stft"][0]().forward, False),
+        (lambda x: x.as_strided((x.shape[0], 3, 4), (x.stride(0), 8, 2)), False),
+        (torch.fft.rfft2, False),
+    ],
+)
+def test_the_advice_about_assignments_is_that_of_assignments(
+    function: Callable[[Tensor], Tensor], assigned: bool
+) -> None:
+    """Their gradients have the same operators. On the input, which has no gradient, all train."""
+    layer = Call(lambda x: function(x).abs())
+    texts = obstacles(objective_with(layer), (3, 8))
+    assert texts
+    assert all(text.startswith("layer extractor.middle (Call): ") for text in texts)
+    assert {"assignments to slices" in text for text in texts} == {assigned}
+    assert obstacles(objective_with(layer, behind=False), (3, 8)) == []
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -106,15 +150,18 @@ def test_a_model_that_depends_on_the_number_of_examples_has_an_obstacle(
 
 @pytest.mark.slow
 @pytest.mark.full
-@pytest.mark.parametrize("name", SAMPLES)
-def test_obstacles_are_those_of_the_real_exporters(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "behind"),
+    [*((name, True) for name in SAMPLES), *((name, False) for name in OF_INPUTS)],
+)
+def test_obstacles_are_those_of_the_real_exporters(name: str, behind: bool) -> None:
     pytest.importorskip(
         "executorch",
         reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this",
     )
     make, shape = SAMPLES[name]
     try:
-        objective = objective_with(make(), shape)
+        objective = objective_with(make(), shape, behind=behind)
     except ConfigError:  # a simulation refuses it, too
         return
     found = obstacles(objective, shape) or name in UNSEEN
