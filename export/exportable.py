@@ -291,7 +291,7 @@ def _place(layer: str) -> str:
 
 
 def _substitute(name: str) -> str:
-    """Return what to write instead of an operator."""
+    """Return the code to write instead of an operator."""
     for beginning, code in SUBSTITUTES.items():
         if name.startswith(beginning):
             return code

@@ -16,6 +16,7 @@ from algorithms.composition import AlgorithmSpec, Given
 from algorithms.spec import DEFAULT_ALGORITHM
 from host.files import prepare_folder
 from host.settings import settings_of
+from host.threads import one_thread
 from shoal.api.callbacks import Callback, CsvLog
 from shoal.api.data import fleet_of
 from shoal.api.pointing import pointing
@@ -167,7 +168,8 @@ def simulate(
     if models != "none":
         on_progress("writing models")
         groups_alone = models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW)
-        written = Result(outcome).save(folder / "models", [] if groups_alone else None)
+        with one_thread():
+            written = Result(outcome).save(folder / "models", [] if groups_alone else None)
         if lacking := why_left_out(written):
             warnings.warn(lacking, stacklevel=3)
         files.append(folder / "models")
@@ -186,6 +188,7 @@ def _check_callbacks(callbacks: Sequence[Callback], backend: str) -> None:
             )
 
 
+@one_thread()
 def _write_report(
     outcome: SimulationResult, algorithm: AlgorithmSpec, data: FleetData, out: Path
 ) -> list[Path]:

@@ -257,15 +257,19 @@ class OneThread(nn.Linear):
         return super().forward(x.flatten(1))
 
 
-def test_every_step_before_the_rounds_is_said_and_computes_with_one_thread(tmp_path: Path) -> None:
+def test_every_step_before_the_rounds_is_said_and_all_compute_with_one_thread(
+    tmp_path: Path,
+) -> None:
     """Threads that wait for each other made a recurrent model's checks fifty times as long."""
     fleet, said = synthetic_fleet(2), list[object]()
     words: dict[str, Any] = {"algorithm": "fedavg", "model": OneThread}
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        shoal.simulate(fleet, rounds=1, backend="eager", on_progress=said.append, **words)
-        shoal.export(fleet, tmp_path, **words)
+        shoal.simulate(
+            fleet, rounds=1, backend="eager", on_progress=said.append, out=tmp_path / "run", **words
+        )
+        shoal.export(fleet, tmp_path / "bundle", **words)
     finally:
         torch.set_num_threads(before)
     assert OneThread.threads == {1}

@@ -275,7 +275,7 @@ def _check_types(name: str, model: nn.Module) -> None:
 
 
 def call_model(name: str, model: Callable[..., Made], *arguments: object) -> Made:
-    """Return what a function or class of models makes of the shape of an example and the classes.
+    """Return a model from a function or class, given the shape of an example and the classes.
 
     Raises:
         ConfigError: it cannot be called with these arguments. An error of its own, of any type, has
