@@ -77,20 +77,20 @@ def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = F
     return array
 
 
-def vocabulary(labels: Array | None, origin: str) -> int:
+def vocabulary(value: Array | None, origin: str) -> int:
     """Return the number of ids that an array ``vocabulary`` holds, 0 if there is no array.
 
     Raises:
         DataError: the array is not one whole number of at least 1.
     """
-    if labels is None:
+    if value is None:
         return 0
-    if labels.size != 1 or labels.dtype.kind not in "iu" or int(labels.item()) < 1:
+    if value.size != 1 or value.dtype.kind not in "iu" or int(value.item()) < 1:
         raise DataError(
             f"{origin}: vocabulary must be one whole number from 1, the number of ids, got "
-            f"{labels.dtype}{list(labels.shape)}"
+            f"{value.dtype}{list(value.shape)}"
         )
-    return int(labels.item())
+    return int(value.item())
 
 
 def fitting(x: Array, window: Window, origin: str) -> Array:

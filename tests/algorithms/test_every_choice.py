@@ -130,7 +130,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
             "cut must be test with signature 'both', got 'gap'; gap and fixed need signature "
             "responses or noise",
         ),
-        ("fedavg+gaussian+median", "uniform mean"),
+        ("fedavg+gaussian+median", "not for .median.. Use mean=uniform"),
         ("distfl+gaussian", "survey"),
         ("dbe+gaussian", "no privacy mechanism covers"),
         ("fedfomo+distfl", "works only with the grouping 'individual'"),

@@ -154,7 +154,7 @@ def recordings_in(folder: Path) -> list[Path]:
         if path.name != CLASSES and path.is_file() and is_table(path)
     )
     for path in paths:
-        if persons := persons_of_intervals(path):
+        if persons := _persons_of_intervals(path):
             raise DataError(
                 f"{path}: intervals of several persons in one file are not read. Make a folder for "
                 f"each person, with the recording and a file of that person's intervals, without "
@@ -341,7 +341,7 @@ def _parent(source: RecordingFiles) -> Path:
     return Path(str(source.files[0][1])).parent
 
 
-def persons_of_intervals(path: Path) -> str:
+def _persons_of_intervals(path: Path) -> str:
     """Return the column that names the persons of intervals with labels, "" if they name none."""
     if path.suffix == PARQUET or not form_of(path).has_header:
         return ""
