@@ -10,6 +10,7 @@ import pytest
 import shoal
 from edge_client.data.tables.clock import days_first, read_times, with_dates
 from simulation.datasets.description import described
+from simulation.datasets.doubts import doubts
 from tests.support.layouts import put, values
 from wire.errors import DataError
 
@@ -141,6 +142,17 @@ def test_the_only_column_of_dates_is_the_time(tmp_path: Path, name: str, kind: s
         fleet = shoal.load(tmp_path, length=1, stride=1)
     assert (fleet.window.channels, fleet.window.rate_hz) == (("x",), 20)
     assert "its cells are dates" in described(fleet)
+
+
+def test_the_index_of_pandas_is_the_number_of_a_row_or_the_time(tmp_path: Path) -> None:
+    at = pd.Timestamp(BEGIN) + pd.to_timedelta(np.arange(800) / 20, unit="s")
+    table = pd.DataFrame({"x": np.random.default_rng(0).normal(size=800), "label": "sit"})
+    for name, index, rate in (("counted", pd.Index(np.arange(800)), 0), ("timed", at, 20)):
+        (tmp_path / name).mkdir()
+        table.set_index(index).to_parquet(tmp_path / name / "a.parquet")
+        fleet = shoal.load(tmp_path / name, length=50)
+        assert (fleet.window.channels, fleet.window.rate_hz) == (("x",), rate)
+        assert not [text for text in doubts(fleet) if "index" in text]
 
 
 def test_one_of_two_columns_of_dates_is_chosen_by_the_user(tmp_path: Path) -> None:

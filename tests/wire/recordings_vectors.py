@@ -88,7 +88,7 @@ def _cases() -> list[dict[str, Any]]:
     moving = [i * 5 % 7 for i in n]
     for time in (
         *("Time", "timestamp", "seconds_elapsed", "Timestamp (s)", "Unnamed: 0", ""),
-        *("Zeitstempel", "epoch_ms", "Shimmer_5F2A_Timestamp_Unix_CAL"),
+        *("__index_level_0__", "Zeitstempel", "epoch_ms", "Shimmer_5F2A_Timestamp_Unix_CAL"),
         *("Marca de tiempo", "ActivityMinute"),
     ):
         add(f"no channel: {time!r}", {"a.csv": _rows(f"{time},ax,label", n, moving, [0] * 16)})

@@ -16,6 +16,7 @@ from edge_client.data.tables.roles import (
     CHANNEL,
     LABEL,
     MISSING,
+    NUMBER_OF_ROW,
     PERSON,
     PERSONS,
     TIME,
@@ -255,7 +256,10 @@ def roles_in(
             roles[name] = ColumnRole(name, PERSON)
     if all(role.role != TIME for role in roles.values()):
         dates = list[str]()
-        for name in [name for name in free if roles[name].role == CHANNEL]:
+        may_be_dates = [
+            n for n in free if roles[n].role == CHANNEL or roles[n].reason == NUMBER_OF_ROW
+        ]
+        for name in may_be_dates:
             times, are_dates, _ = read_times(_first_two(path, header, names, name))
             if are_dates and len(times) and np.isfinite(times).all():
                 dates.append(name)

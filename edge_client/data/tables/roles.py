@@ -68,7 +68,8 @@ USER = "you say so"
 DATE = "the date of the time, if that is a time of day"
 """Reason of a column of dates beside the time."""
 DIVIDES = "it divides recordings"
-"""Reason of such a column."""
+NUMBER_OF_ROW = "the number of a row"
+"""Reasons of such columns."""
 ACTIVITY = re.compile(
     "(walk|sit|stand|run|jog|lay|lie|lying|climb|stair|upstairs|downstairs|cycl|bik|jump|rest|sleep"
     "|fall|driv|typ|writ|eat|drink|talk|push|clap|cook|iron|vacuum|brush|gehen|sitz|steh|lauf|treppe"
@@ -132,7 +133,7 @@ def is_label_column(name: str) -> bool:
 def is_number_of_row(name: str) -> bool:
     """Return True if a column's name is usual for the number of a row."""
     word = plain(name)
-    return word in NUMBERS_OF_ROWS or bool(re.match(r"unnamed(_\d+)*$", word))
+    return word in NUMBERS_OF_ROWS or bool(re.match(r"(unnamed|index_level)(_\d+)*$", word))
 
 
 def spelled(names: Sequence[str], spellings: Collection[str]) -> dict[str, str]:
@@ -196,7 +197,7 @@ def by_name(
         elif plain(name) in DIVIDERS:
             roles[name] = ColumnRole(name, LEFT_OUT, DIVIDES)
         elif is_number_of_row(name):
-            roles[name] = ColumnRole(name, LEFT_OUT, "the number of a row")
+            roles[name] = ColumnRole(name, LEFT_OUT, NUMBER_OF_ROW)
     return roles, several if len(several) > 1 else []
 
 

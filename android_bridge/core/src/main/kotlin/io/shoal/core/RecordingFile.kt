@@ -39,7 +39,7 @@ private val OTHERS = setOf(
     "versuchsperson", "teilnehmer", "nutzer", "benutzer", "personne", "sujet", "utilisateur", "persona", "sujeto", "usuario", "participante",
     "soggetto", "utente", "pessoa", "sujeito",
 )
-private val UNNAMED = Regex("unnamed(_\\d+)*")
+private val UNNAMED = Regex("(unnamed|index_level)(_\\d+)*")
 private val UNIT = Regex("(.*?)[\\s_]*[(\\[]([^)\\]]*)[)\\]]\\s*")
 private const val CLASSES = "classes.txt"
 private val ENDS = listOf("csv", "parquet")
