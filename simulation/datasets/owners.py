@@ -92,7 +92,10 @@ def by_owner(path: Path, scans: Mapping[str, FolderScan]) -> Owners:
         return Owners(dict(sorted(devices.items())), {}, [names.remark], names.classes)
     shared = replace(devices[""], shared=SharedSamples(ArrayStore(), {}))
     reasons = dict.fromkeys(columns, f"a device for each of {len(persons)} persons")
-    return Owners({p: replace(shared, persons={p}) for p in persons}, reasons, [], {})
+    tracks = [each for device in scans.values() for each in device.of_tracks.items()]
+    rates_of = {p: [r for key, rates in tracks if key[0] == p for r in rates] for p in persons}
+    owners = {p: replace(shared, persons={p}, rates=rates_of[p] or shared.rates) for p in persons}
+    return Owners(owners, reasons, [], {})
 
 
 def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:

@@ -409,6 +409,29 @@ class TestLabels:
         for name, device in turns.devices.items():
             np.testing.assert_array_equal(alternate.devices[name].train_x, device.train_x)
 
+    @pytest.mark.parametrize("column", ["person", "device"])
+    def test_series_of_other_rates_in_one_table_are_said_or_refused(
+        self, tmp_path: Path, column: str
+    ) -> None:
+        def write(folder: str, rates: dict[str, int]) -> Path:
+            rows_of = [
+                f"{i / rate:.3f},{name},{x[0]},{'sit' if i < 5 * rate else 'walk'}"
+                for name, rate in rates.items()
+                for i, x in enumerate(values(10 * rate, 1))
+            ]
+            put(tmp_path / folder / "all.csv", [f"time_s,{column},x,label", *rows_of])
+            return tmp_path / folder
+
+        some = shoal.load(write("some", {"a": 100, "b": 100, "c": 60}), length=50)
+        assert some.window.rate_hz == 100
+        assert "c from 60 Hz brought onto 100 Hz" in described(some)
+        few = write("few", {"a": 100, "b": 100, "c": 40})
+        with pytest.raises(DataError, match="has 40 samples a second, and 100 are wanted"):
+            shoal.load(few)
+        if column == "device":
+            (few / "shoal.toml").write_text('recordings = ["c"]')
+            assert shoal.load(few, length=50).window.rate_hz == 40
+
     def test_intervals_of_several_persons_in_one_file_are_refused(self, tmp_path: Path) -> None:
         for name in ("p1", "p2"):
             put(tmp_path / f"{name}.csv", ["t,x", *rows(500, 1)])

@@ -21,7 +21,6 @@ A window is unlabelled if its samples have no class, or have no value at all for
 quantity. `parts_of_run` says which windows of consecutive samples are for training and for testing.
 """
 
-import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -62,6 +61,7 @@ from edge_client.data.recordings.scanning import (
     full_name,
     full_names,
     has_cell,
+    is_chosen_track,
     roles_of,
     scan,
     times_in,
@@ -427,9 +427,8 @@ def _tracks(
         for key in keys:
             if person is not None and key[:1] not in ((), ("",), (person,)):
                 continue
-            patterns = device.settings.recordings
-            if not is_chosen(patterns, source) and not any(
-                fnmatch.fnmatch(cell, pattern) for cell in key[1:] for pattern in patterns
+            if not is_chosen(device.settings.recordings, source) and not is_chosen_track(
+                device, key
             ):
                 continue
             tracks = [_of_track(file, key, store) for file in files]

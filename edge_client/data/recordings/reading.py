@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -14,7 +15,12 @@ import numpy as np
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
 from edge_client.data.recordings.resampling import longest_interval_s
-from edge_client.data.recordings.scanning import LARGEST_CLASS, FolderScan, are_intervals
+from edge_client.data.recordings.scanning import (
+    LARGEST_CLASS,
+    FolderScan,
+    are_intervals,
+    usual_rate,
+)
 from edge_client.data.recordings.stretches import SAME_RATE
 from edge_client.data.tables.parts import (
     TableSource,
@@ -167,9 +173,14 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
     rates = {device: scan.rate_hz for device, scan in scans.items()}
     ranked = sorted(rate for rate in rates.values() if rate)
     wanted = rate_hz or first.settings.rate or (ranked[(len(ranked) - 1) // 2] if ranked else 0.0)
-    lowest = min((rate for scan in scans.values() for rate, _ in scan.rates if rate), default=0.0)
+    of_tracks = {
+        " ".join(filter(None, key)): usual_rate(rates)
+        for scan in scans.values()
+        for key, rates in scan.of_tracks.items()
+    }
+    lowest = min((rate for rate in (*rates.values(), *of_tracks.values()) if rate), default=0.0)
     for scan in scans.values():
-        for rate, _ in scan.rates:
+        for rate, _ in chain(scan.rates, *scan.of_tracks.values()):
             if rate and wanted / rate > MOST_MADE_UP * (1 + SAME_RATE):
                 raise DataError(
                     f"data {scan.folder}: a recording has {rate:g} samples a second, and "
@@ -228,9 +239,10 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             f"take each row as a window of {count} channels and one sample: "
             + add_line("window = 1")
         )
-    others = [d for d, rate in rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
+    all_rates = rates | of_tracks
+    others = [d for d, rate in all_rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
     if others:
-        what = ", ".join(f"{d} from {rates[d]:g} Hz" for d in others[:3])
+        what = ", ".join(f"{d} from {all_rates[d]:g} Hz" for d in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
     steps = set[bool]().union(*(scan.label_steps for scan in scans.values()))

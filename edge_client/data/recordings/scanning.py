@@ -1,5 +1,6 @@
 """Scans of a device's recordings: columns with their values, rates, classes and persons."""
 
+import fnmatch
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,8 @@ class FolderScan:
     """File and line in which each class occurs first."""
     rates: list[tuple[float, int]] = field(default_factory=list)
     """Rate of each recording, 0 if unknown, and its number of samples."""
+    of_tracks: dict[tuple[str, ...], list[tuple[float, int]]] = field(default_factory=dict)
+    """The same of each track that columns divide files into, by person and the other columns."""
     of_sensors: list[tuple[float, TableSource]] = field(default_factory=list)
     """Rate of each file of recordings with a file for each sensor."""
     rows: list[int] = field(default_factory=list)
@@ -130,13 +133,7 @@ class FolderScan:
     @property
     def rate_hz(self) -> float:
         """Rate of most samples, 0 if it is unknown."""
-        rated = sorted((rate, count) for rate, count in self.rates if rate)
-        half = sum(count for _, count in rated) / 2
-        for rate, count in rated:
-            half -= count
-            if half <= 0:
-                return rate
-        return 0.0
+        return usual_rate(self.rates)
 
 
 def scan(
@@ -185,6 +182,26 @@ def scan(
             device.unnamed = source.files[0][1]
         _check_alike(device, source, columns)
     return device
+
+
+def usual_rate(rates: Iterable[tuple[float, int]]) -> float:
+    """Return the rate of most samples by the rates of series and their numbers of samples.
+
+    A rate of 0 is unknown; if all are, the result is 0.
+    """
+    known = sorted((rate, count) for rate, count in rates if rate)
+    half = sum(count for _, count in known) / 2
+    for rate, count in known:
+        half -= count
+        if half <= 0:
+            return rate
+    return 0.0
+
+
+def is_chosen_track(device: FolderScan, key: Sequence[str]) -> bool:
+    """Return True if a user chooses a track by a cell of a column other than the person's."""
+    patterns = device.settings.recordings
+    return any(fnmatch.fnmatch(cell, pattern) for cell in key[1:] for pattern in patterns)
 
 
 def full_name(sensor: str, name: str) -> str:
@@ -358,9 +375,16 @@ def _scan_file(
         are_dates = all(of_dates for _, of_dates in times)
         of_rows = np.concatenate(tracks) if tracks else None
         factor = to_seconds(path, time, t, of_rows, are_dates, device.units[-1])
-        t = t if of_rows is None else t[np.argsort(of_rows, kind="stable")]
         has_rate = factor and any(role.role == CHANNEL for role in roles.values())
-        device.rates.append((rate_of(t) if has_rate else 0.0, count))
+        rates = list[tuple[float, int]]()
+        for cells, number in number_of_track.items():
+            track = t[of_rows == number] if has_rate and of_rows is not None else t[:0]
+            if is_chosen(device.settings.recordings, source) or is_chosen_track(device, cells):
+                rates.append((rate_of(track), len(track)))
+                if not source.files[1:]:  # slower sensors are filled in
+                    device.of_tracks.setdefault(cells, []).append(rates[-1])
+        rate = usual_rate(rates) if dividers else rate_of(t) if has_rate else 0.0
+        device.rates.append((rate, count))
     else:
         if source.files[1:]:
             raise DataError(
