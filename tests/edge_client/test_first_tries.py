@@ -409,6 +409,12 @@ class TestLabels:
         for name, device in turns.devices.items():
             np.testing.assert_array_equal(alternate.devices[name].train_x, device.train_x)
 
+    def test_a_text_may_begin_with_lines_of_a_program(self, tmp_path: Path) -> None:
+        about = ["# OpenSignals Text File Format", '# {"sampling rate": 100}', "# EndOfHeader"]
+        put(tmp_path / "ann/a.txt", [*about, *(f"{i}\t{i % 7}\t{i % 5}" for i in range(500))])
+        (tmp_path / "shoal.toml").write_text('names = ["index", "x", "y"]')
+        assert shoal.load(tmp_path, length=50).window.channels == ("x", "y")
+
     @pytest.mark.parametrize("column", ["person", "device"])
     def test_series_of_other_rates_in_one_table_are_said_or_refused(
         self, tmp_path: Path, column: str

@@ -73,6 +73,8 @@ def _cases() -> list[dict[str, Any]]:
     n = list(range(16))
     spreadsheet = "\ufeff" + _rows("t , ax, label", n, n, ["1.0"] * 16, end=" \r\n")
     add("a mark, blanks, carriage returns, whole numbers with a point", {"a.csv": spreadsheet})
+    for text in ("1.000000000000000000e+00", "2.00", "1.", "1.5", "1.0e400", "1.0e16", "1e0"):
+        add(f"a label {text}", {"a.csv": _rows("t,ax,label", n, n, [text] * 16)})
     add(
         "quotation marks and empty lines",
         {

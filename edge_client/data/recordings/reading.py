@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 import msgspec
-import numpy as np
 
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
@@ -319,12 +318,12 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
     numbers = 0
     for text, (path, line) in texts.items():
         try:
-            is_number = bool(np.isfinite(float(text)))
+            float(text)
         except ValueError:
             continue
         numbers += 1
         place = f"{at_row(path, line)}: "
-        if is_number and re.fullmatch(r"[+-]?[0-9]+", text) is None:
+        if re.fullmatch(r"[+-]?[0-9]+", text) is None:
             raise DataError(
                 f"{place}a label must be a whole number or a name, got {text!r}. If it is a "
                 f"quantity, call its column {TARGET}NAME; fedavg+regression learns it"

@@ -56,6 +56,8 @@ from wire.errors import DataError
 from wire.tasks import NO_LABEL
 
 LARGEST = float(np.finfo(np.float32).max)
+LARGEST_WHOLE = 1e15
+"""Number from which floats are not exact."""
 LARGEST_CLASS = 65_535
 FEWEST_TIMES = 50
 """Number of rows whose times say the unit of the files of a recording."""
@@ -474,15 +476,17 @@ def texts_of(column: Array) -> Array:
     if column.dtype.kind == "f":
         return np.array(["" if np.isnan(v) else f"{v:.10g}" for v in column.tolist()], str)
     names, inverse = np.unique(column.astype(str), return_inverse=True)
-    short = [
-        ""
-        if text.strip().lower() in MISSING
-        else text.strip().removesuffix(".0")
-        if NUMERAL.fullmatch(text.strip())
-        else text.strip()
-        for text in names.tolist()
-    ]
+    cells = [name.strip() for name in names.tolist()]
+    short = ["" if cell.lower() in MISSING else _without_point(cell) for cell in cells]
     return np.array(short, str)[inverse]
+
+
+def _without_point(text: str) -> str:
+    """Return a number with a point that is whole without it, any other text as it is."""
+    if "." not in text or not NUMERAL.fullmatch(text):
+        return text
+    number = float(text)
+    return str(int(number)) if abs(number) < LARGEST_WHOLE and number == int(number) else text
 
 
 def dividers_in(roles: Mapping[str, ColumnRole]) -> list[str]:

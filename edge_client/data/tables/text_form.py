@@ -71,11 +71,15 @@ def stem_of(path: Path) -> str:
 
 
 def has_numbers(path: Path) -> bool:
-    """Return True if the first line of a text has several cells, and its second one a number."""
+    """Return True if the first line of a text has several cells, and its second one a number.
+
+    Lines that begin with ``#`` do not count.
+    """
     try:
-        lines = _decoded(_head(path), path)[1].splitlines()[:2]
+        text = _decoded(_head(path), path)[1]
     except (OSError, DataError):
         return False
+    lines = [line for line in text.splitlines() if not line.startswith("#")][:2]
     cells = [_split(line, _separator(lines)) for line in lines]
     return len(cells) == 2 and len(cells[0]) > 1 and any(map(NUMERAL.fullmatch, cells[1]))
 

@@ -152,10 +152,14 @@ private class Line(private val header: Header, private val number: Int, private 
         val text = cell(place)
         if (text.isEmpty()) return NO_LABEL
         if (classes.isNotEmpty()) return classes.indexOf(text).toLong().also { if (it < 0) wrong(place, "one of $classes, or nothing") }
-        val whole = text.removeSuffix(".0") // as programs write whole numbers of a column with gaps
+        val whole = if ('.' in text && text.all { it in NUMERALS }) withoutPoint(text) else text
         if (!WHOLE.matches(whole)) wrong(place, "a number, or a name that $CLASSES beside the recording lists one a line")
         return BigInteger(whole).takeIf { it.signum() >= 0 && it <= LARGEST_CLASS }?.toLong() ?: wrong(place, "a class from 0 to $LARGEST_CLASS")
     }
+
+    /** Return a number with a point, as programs write those of a column with gaps, as the whole number that it is. */
+    private fun withoutPoint(text: String): String =
+        text.toDoubleOrNull()?.takeIf { it == Math.rint(it) && Math.abs(it) < LARGEST_WHOLE }?.toLong()?.toString() ?: text
 
     private fun number(place: Int): Double =
         cell(place).takeIf { text -> text.all { it in NUMERALS } }?.toDoubleOrNull() ?: wrong(place, FINITE)
@@ -169,6 +173,7 @@ private class Line(private val header: Header, private val number: Int, private 
     private companion object {
         const val FINITE = "a finite number"
         const val NUMERALS = "0123456789+-.eE"
+        const val LARGEST_WHOLE = 1e15
         val WHOLE = Regex("[+-]?[0-9]+")
         val LARGEST_CLASS: BigInteger = BigInteger.valueOf(65_535)
     }
