@@ -48,9 +48,9 @@ public class Fleet internal constructor(
     /** True while a job of this fleet runs. */
     @Volatile
     internal var isWorking = false
-    internal val states = States(Stored(platform.reader) { home.lastState }, ::shown)
-    private val models = Observers<Unit>()
-    private val rounds = Observers<RoundMetrics>()
+    internal val states = States(Stored(platform.reader) { home.lastState }, ::shown, log)
+    private val models = Observers<Unit>(log)
+    private val rounds = Observers<RoundMetrics>(log)
     private val watcher = object : StorageWatcher {
         override fun onModel(current: Current) = models.tell(Unit)
 
@@ -138,7 +138,10 @@ public class Fleet internal constructor(
         else -> FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
     }
 
-    /** Call [listener], on [executor], with the current state and with each one that follows. */
+    /**
+     * Call [listener], on [executor], with the current state and with each one that follows. The
+     * library waits for a listener only if the executor runs it on the thread that hands it over.
+     */
     public fun addListener(listener: FleetListener, executor: Executor): Unit = states.add(listener, executor)
 
     /** Stop calling the listener. */
@@ -231,7 +234,7 @@ public class Fleet internal constructor(
         predictor ?: Predictor(storageWithModel(), platform.answering(home.programs), settings.trusted, remembers = { consent.isGranted }).also { predictor = it }
 
     /**
-     * Return the question that is due about a long stretch of windows that [predictNext] answered
+     * Take the question that is due about a long stretch of windows that [predictNext] answered
      * with one class, or null. It counts as asked from then on, also after a restart. Without
      * consent, and without a model, none is due. Of one day, at most [maxPerDay] are, and none about
      * a time that has a label. It reads files: do not use it on the main thread.
@@ -240,11 +243,11 @@ public class Fleet internal constructor(
      *   use by another process of the app, or the app's own model cannot be used
      */
     @Throws(ConfigException::class)
-    public fun question(maxPerDay: Int): Labels.LabelQuestion? = synchronized(predicting) {
+    public fun takeQuestion(maxPerDay: Int): Labels.LabelQuestion? = synchronized(predicting) {
         if (!consent.isGranted) return null
         val times by lazy { Labels.LabelledTime.read(home.labels).filter { it.source != LabelSource.HINT && it.label.isNotEmpty() } }
         val opened = opened()
-        val due = opened.question(maxPerDay, System.currentTimeMillis() / 1000.0) { asked ->
+        val due = opened.takeQuestion(maxPerDay, System.currentTimeMillis() / 1000.0) { asked ->
             times.any { it.fromMs < 1000 * asked.endS && it.untilMs > 1000 * asked.beginS }
         }
         due?.let { Labels.LabelQuestion((1000 * it.beginS).toLong(), ceil(1000 * it.endS).toLong(), listOf(it.label) + (opened.classes - it.label)) }

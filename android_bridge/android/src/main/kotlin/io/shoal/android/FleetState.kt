@@ -1,5 +1,7 @@
 package io.shoal.android
 
+import io.shoal.core.Log
+import io.shoal.core.ShoalException
 import java.util.concurrent.Executor
 
 /**
@@ -131,15 +133,16 @@ public sealed class FleetState {
     }
 }
 
-/** Listener for the states of a [Fleet]. */
+/** Listener for the states of a [Fleet]. What it throws becomes a line of the log. */
 public fun interface FleetListener {
     /** Called when the state has changed. */
+    @Throws(ShoalException::class)
     public fun onState(state: FleetState)
 }
 
 /** State and its listeners, who get it as [shown] converts it; where it need not, it does not wait for the stored one. */
-internal class States(private val stored: Stored<FleetState>, private val shown: (() -> FleetState) -> FleetState) {
-    private val observers = Observers<FleetState>()
+internal class States(private val stored: Stored<FleetState>, private val shown: (() -> FleetState) -> FleetState, log: Log = LogcatLog) {
+    private val observers = Observers<FleetState>(log)
 
     val now: FleetState get() = stored.value
 

@@ -1,9 +1,13 @@
 package io.shoal.android
 
+import io.shoal.core.Log
 import io.shoal.core.Tensor
 
-/** Windows of the measurements as they come: every stride, the last samples. Used by one thread. */
-internal class LiveWindows(private val spec: WindowSpec, private val onWindow: (Tensor, Long) -> Unit) : GridSink {
+/**
+ * Windows of the measurements as they come: every stride, the last samples. What the listener throws
+ * is logged: its thread is that of the recording. Used by one thread.
+ */
+internal class LiveWindows(private val spec: WindowSpec, private val log: Log = LogcatLog, private val listener: WindowListener) : GridSink {
     private val numChannels = spec.channels.size
     private val samples = FloatArray(numChannels * spec.length)
     private val stepNs = (1e9 / spec.rateHz).toLong()
@@ -12,7 +16,8 @@ internal class LiveWindows(private val spec: WindowSpec, private val onWindow: (
     override fun row(timeNs: Long, values: FloatArray) {
         values.copyInto(samples, (count % spec.length).toInt() * numChannels, 0, numChannels)
         count++
-        if (count >= spec.length && (count - spec.length) % spec.stride == 0L) onWindow(window(), timeNs - (spec.length - 1) * stepNs)
+        if (count < spec.length || (count - spec.length) % spec.stride != 0L) return
+        log.failures(listener) { listener.onWindow(window(), timeNs - (spec.length - 1) * stepNs) }
     }
 
     /** Return the window, channels first, the oldest sample first. */

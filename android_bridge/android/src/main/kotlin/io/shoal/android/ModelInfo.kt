@@ -3,6 +3,7 @@ package io.shoal.android
 import io.shoal.core.Current
 import io.shoal.core.Packaged
 import io.shoal.core.RoundMeasurement
+import io.shoal.core.ShoalException
 import io.shoal.core.wire.Metrics
 
 /**
@@ -28,9 +29,10 @@ public class ModelInfo internal constructor(public val digest: String, public va
     }
 }
 
-/** Listener for the models that answer. */
+/** Listener for the models that answer. What it throws becomes a line of the log. */
 public fun interface ModelListener {
     /** Called when this model answers from now on. */
+    @Throws(ShoalException::class)
     public fun onModel(model: ModelInfo)
 }
 
@@ -58,9 +60,10 @@ public class RoundMetrics internal constructor(measurement: RoundMeasurement) {
     override fun toString(): String = "round $round of run $run: trained $trained, evaluated $evaluated"
 }
 
-/** Listener for the rounds that the phone carries out. */
+/** Listener for the rounds that the phone carries out. What it throws becomes a line of the log. */
 public fun interface RoundListener {
     /** Called when a round is finished. */
+    @Throws(ShoalException::class)
     public fun onRound(metrics: RoundMetrics)
 }
 

@@ -1,11 +1,15 @@
 package io.shoal.android
 
+import io.shoal.core.Log
 import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.Executor
 import java.util.concurrent.RejectedExecutionException
 
-/** Observers of values. An observer whose executor accepts no more tasks is removed. */
-internal class Observers<T> {
+/**
+ * Observers of values. An observer whose executor accepts no more tasks is removed. What one throws
+ * is logged: the thread that tells of a value may be that of a job.
+ */
+internal class Observers<T>(private val log: Log = LogcatLog) {
     private class Observer<T>(val listener: Any, val executor: Executor, val tell: (T) -> Unit)
 
     private val all = CopyOnWriteArrayList<Observer<T>>()
@@ -31,9 +35,18 @@ internal class Observers<T> {
 
     private fun pass(observer: Observer<T>, value: T) {
         try {
-            observer.executor.execute { observer.tell(value) }
+            observer.executor.execute { log.failures(observer.listener) { observer.tell(value) } }
         } catch (_: RejectedExecutionException) { // the executor was shut down
             all -= observer
         }
+    }
+}
+
+/** Call an app's [listener] by [tell], and log an exception of it. */
+internal fun Log.failures(listener: Any, tell: () -> Unit) {
+    try {
+        tell()
+    } catch (error: Exception) { // of the app's code
+        write(Log.Level.ERROR, "listener ${listener.javaClass.name} failed: $error")
     }
 }

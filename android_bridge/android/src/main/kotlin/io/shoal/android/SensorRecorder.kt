@@ -12,18 +12,25 @@ import android.os.HandlerThread
 import io.shoal.core.ConfigException
 import io.shoal.core.InternalShoalApi
 import io.shoal.core.Log
+import io.shoal.core.ShoalException
 import io.shoal.core.Tensor
 import java.io.Closeable
 import java.io.IOException
 import java.time.Duration
 import java.util.concurrent.CompletableFuture
 
-/** Listener for the windows that are measured. */
+/**
+ * Listener for the windows that are measured. What it throws, such as what [Fleet.predictNext] throws
+ * before the first model, becomes a line of the log; the recording goes on, and so do the windows.
+ */
 public fun interface WindowListener {
     /**
      * Called with a window (1, channels, length) float32 and the time of its first sample, for
-     * [Fleet.predictNext].
+     * [Fleet.predictNext]. The thread that calls it also writes the recording. It may take as long
+     * as [WindowSpec.stride] samples do; samples of a slower one wait, and Android drops those for
+     * which it has no room: there the recording is cut, and windows begin anew.
      */
+    @Throws(ShoalException::class)
     public fun onWindow(window: Tensor, beginNs: Long)
 }
 

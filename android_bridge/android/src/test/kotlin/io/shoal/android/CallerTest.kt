@@ -4,6 +4,7 @@ import android.content.Context
 import android.content.ContextWrapper
 import io.shoal.core.ConfigException
 import io.shoal.core.Log
+import io.shoal.core.ShoalException
 import io.shoal.core.Tensor
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.io.TempDir
@@ -134,7 +135,7 @@ class CallerTest {
         )
         // Their documentation says that they read files, and that of `leave` that it withdraws.
         val slow = setOf(
-            "getModel", "getModelMetrics", "getDeviceId", "getActivityWindows", "predict", "predictNext", "question", "certificateRequest", "installCertificate", "leave",
+            "getModel", "getModelMetrics", "getDeviceId", "getActivityWindows", "predict", "predictNext", "takeQuestion", "certificateRequest", "installCertificate", "leave",
         )
         assertEquals(publicNames(Fleet::class.java), quick.keys + slow)
         val source = File(System.getProperty("shoal.root") ?: "../..", "android_bridge/android/src/main/kotlin/io/shoal/android/Fleet.kt").readText()
@@ -185,6 +186,24 @@ class CallerTest {
     private fun assertQuiet(name: String, call: () -> Unit) {
         call()
         assertEquals(0, violations.get(), name)
+    }
+
+    @Test
+    fun `a listener that throws harms neither the library nor another listener, whatever its executor`() {
+        val observers = Observers<Int>()
+        val values = ArrayList<Int>()
+        observers.add("throws", Runnable::run, 1) { throw IllegalStateException("a mistake") }
+        observers.add("listens", Runnable::run, 1) { values += it }
+        observers.tell(2)
+        observers.tell(3)
+        assertEquals(listOf(1, 2, 3), values)
+    }
+
+    @Test
+    fun `a listener in Java may throw what the library's functions throw`() {
+        for (type in listOf(WindowListener::class, FleetListener::class, ModelListener::class, RoundListener::class)) {
+            assertEquals(listOf<Class<*>>(ShoalException::class.java), type.java.methods.single().exceptionTypes.toList(), "$type")
+        }
     }
 
     @Test

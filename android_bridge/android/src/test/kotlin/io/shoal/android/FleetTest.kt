@@ -67,21 +67,21 @@ class FleetTest {
         val stretches = listOf(900, 600).map { Question(nowS - it, nowS - it + 120, 50, "walking") }
         fleet.storage().saveQuestions(Questions(stretches))
         fleet.storage().saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", emptyMap(), 2))
-        assertNull(fleet.question(3), "nobody has consented")
+        assertNull(fleet.takeQuestion(3), "nobody has consented")
         fleet.consent.grant("terms-1")
         platform.write()
-        assertNull(fleet.question(0))
+        assertNull(fleet.takeQuestion(0))
         val untilMs = (1000 * (nowS - 800)).toLong()
         val hint = fleet.labels.add("walking", untilMs + 100_000, untilMs + 300_000, LabelSource.HINT)
         val label = fleet.labels.add("walking", untilMs - 1000, untilMs)
         platform.write()
         assertTrue(hint.get() && label.get())
-        val question = fleet.question(3)!!
+        val question = fleet.takeQuestion(3)!!
         assertEquals((1000 * stretches[1].beginS).toLong(), question.fromMs)
         assertEquals(listOf("walking"), question.answers)
         assertEquals(2, question.minutes)
-        assertNull(fleet.question(3), "one is asked, and the next is due later")
-        assertNull(configured().question(3), "a restart asks nothing twice")
+        assertNull(fleet.takeQuestion(3), "one is asked, and the next is due later")
+        assertNull(configured().takeQuestion(3), "a restart asks nothing twice")
     }
 
     @Test

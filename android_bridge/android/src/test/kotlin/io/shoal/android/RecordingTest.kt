@@ -4,6 +4,7 @@ import io.shoal.android.Labels.LabelledTime
 import io.shoal.core.ConfigException
 import io.shoal.core.DataException
 import io.shoal.core.Log
+import io.shoal.core.ModelUnavailableException
 import io.shoal.core.NO_LABEL
 import io.shoal.core.Tensor
 import io.shoal.core.windowsOf
@@ -168,6 +169,23 @@ class LiveWindowsTest {
         for (i in 0 until 4) live.row(0, floatArrayOf(7f, 7f, 7f))
         assertEquals(3, seen.size)
         assertTrue(seen[2].toFloatArray().all { it == 7f })
+    }
+
+    @Test
+    fun `a listener that throws ends neither the recording nor the windows, and is logged`() {
+        val spec = WindowSpec(listOf("a"), length = 4, stride = 2, rateHz = 50.0, sensors = listOf(RecordedSensor.ACCELEROMETER))
+        for (thrown in listOf(ModelUnavailableException("no model"), IllegalStateException("a mistake"))) {
+            val (begins, lines, recorded) = Triple(ArrayList<Long>(), ArrayList<String>(), Stretches())
+            val live = LiveWindows(spec, { _, message -> lines += message }) { _, beginNs ->
+                begins += beginNs
+                throw thrown
+            }
+            val sinks = TwoSinks(recorded, live)
+            for (i in 0 until 7) sinks.row(i * 20_000_000L, FloatArray(3))
+            assertEquals(listOf(7), recorded.sizes)
+            assertEquals(listOf(0L, 40_000_000L), begins)
+            assertEquals(2, lines.count { thrown.message!! in it }, "$lines")
+        }
     }
 }
 

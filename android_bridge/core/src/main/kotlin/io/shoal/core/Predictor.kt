@@ -94,7 +94,7 @@ public class Predictor @JvmOverloads constructor(
      * none is due. Of the same day, [mostADay] may be asked, and none about a stretch that
      * [hasLabel].
      */
-    public fun question(mostADay: Int, nowS: Double, hasLabel: (Question) -> Boolean = { false }): Question? {
+    public fun takeQuestion(mostADay: Int, nowS: Double, hasLabel: (Question) -> Boolean = { false }): Question? {
         if (storage.current() == null) return null
         val stored = questions ?: storage.questions()
         val due = dueQuestion(stored.stretches.asSequence().filterNot(hasLabel), stored.lastS, mostADay, nowS)

@@ -80,16 +80,16 @@ class QuestionsTest {
     fun `a restart asks nothing twice, and what was learnt here goes`() {
         val stretches = listOf(9000, 5000, 1000).map { Question(nowS - it - 100, nowS - it, 50, "walking") }
         FolderStorage(folder).saveQuestions(Questions(stretches))
-        assertNull(predictor().question(3, nowS), "there is no model")
+        assertNull(predictor().takeQuestion(3, nowS), "there is no model")
         FolderStorage(folder).saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", emptyMap(), 2))
-        assertNull(predictor().question(0, nowS))
-        assertNull(predictor().question(3, nowS) { true }, "they have labels")
-        assertEquals(text(stretches[1]), text(predictor().question(3, nowS) { it.beginS != stretches[1].beginS }))
-        assertNull(predictor().question(3, nowS + 60))
-        assertNull(predictor().question(3, nowS + 28_800), "all of them ended before the last question")
+        assertNull(predictor().takeQuestion(0, nowS))
+        assertNull(predictor().takeQuestion(3, nowS) { true }, "they have labels")
+        assertEquals(text(stretches[1]), text(predictor().takeQuestion(3, nowS) { it.beginS != stretches[1].beginS }))
+        assertNull(predictor().takeQuestion(3, nowS + 60))
+        assertNull(predictor().takeQuestion(3, nowS + 28_800), "all of them ended before the last question")
         val later = Question(nowS + 100, nowS + 200, 50, "rest")
         FolderStorage(folder).run { saveQuestions(questions().add(later)) }
-        assertEquals(text(later), text(predictor().question(3, nowS + 28_800)))
+        assertEquals(text(later), text(predictor().takeQuestion(3, nowS + 28_800)))
         File(folder, "questions.json").appendText("x")
         assertEquals(0, FolderStorage(folder).questions().stretches.size)
         FolderStorage(folder).saveQuestions(Questions(stretches, nowS))

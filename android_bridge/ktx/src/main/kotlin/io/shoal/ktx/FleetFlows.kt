@@ -66,3 +66,12 @@ public class FleetFlows internal constructor(fleet: Fleet) {
  */
 @Throws(ShoalException::class, kotlin.coroutines.cancellation.CancellationException::class)
 public suspend fun Fleet.awaitPrediction(x: Tensor): Prediction = withContext(Dispatchers.IO) { predict(x) }
+
+/**
+ * Return the result of [Fleet.predictNext], computed off the caller's thread. Windows count in the
+ * order of the calls: await one answer before the next call.
+ *
+ * @throws ShoalException like [Fleet.predictNext]
+ */
+@Throws(ShoalException::class, kotlin.coroutines.cancellation.CancellationException::class)
+public suspend fun Fleet.awaitNextPrediction(window: Tensor, beginNs: Long): Prediction = withContext(Dispatchers.IO) { predictNext(window, beginNs) }

@@ -156,6 +156,10 @@ class FleetFlowsTest {
 
     @Test
     fun `what a prediction throws is thrown to who waits for it`() {
-        runBlocking { assertFailsWith<ModelUnavailableException> { fleet().awaitPrediction(Tensor.of(FloatArray(8), listOf(1, 2, 4))) } }
+        val window = Tensor.of(FloatArray(8), listOf(1, 2, 4))
+        runBlocking {
+            assertFailsWith<ModelUnavailableException> { fleet().awaitPrediction(window) }
+            assertFailsWith<ModelUnavailableException> { fleet().awaitNextPrediction(window, 0) }
+        }
     }
 }

@@ -24,7 +24,7 @@ import java.util.Date
  */
 public object LabelPrompt {
     /**
-     * Ask about a long stretch of windows that look alike, if a question is due ([Fleet.question]);
+     * Ask about a long stretch of windows that look alike, if a question is due ([Fleet.takeQuestion]);
      * return true if so. The answer labels all of them. A question that is swiped away counts as
      * asked, also after a restart. Call it after [Fleet.predictNext], while the app records without a
      * label. It reads files: do not use it on the main thread.
@@ -36,7 +36,7 @@ public object LabelPrompt {
     @JvmOverloads
     @Throws(ConfigException::class)
     public fun ask(context: Context, fleet: Fleet, maxPerDay: Int = 3): Boolean {
-        val question = fleet.question(maxPerDay) ?: return false
+        val question = fleet.takeQuestion(maxPerDay) ?: return false
         val times = DateFormat.getTimeInstance(DateFormat.SHORT)
         val (begin, end) = Pair(times.format(Date(question.fromMs)), times.format(Date(question.untilMs)))
         val text = context.getString(R.string.shoal_prompt_reason, begin, end, question.minutes, question.answers.first())
