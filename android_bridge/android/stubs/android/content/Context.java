@@ -11,6 +11,7 @@ public abstract class Context {
   public Context() { throw new RuntimeException("Stub!"); }
   public Context getApplicationContext() { throw new RuntimeException("Stub!"); }
   public java.io.File getNoBackupFilesDir() { throw new RuntimeException("Stub!"); }
+  public android.content.pm.ApplicationInfo getApplicationInfo() { throw new RuntimeException("Stub!"); }
   public String getPackageName() { throw new RuntimeException("Stub!"); }
   public android.content.pm.PackageManager getPackageManager() { throw new RuntimeException("Stub!"); }
   public android.content.res.AssetManager getAssets() { throw new RuntimeException("Stub!"); }

@@ -265,7 +265,9 @@ public class Fleet internal constructor(
         get() = synchronized(predicting) { opened().activity }
 
     /**
-     * Return a recorder of the phone's sensors for this fleet.
+     * Return a new recorder of the phone's sensors for this fleet. It holds no sensor before
+     * [SensorRecorder.start] or [SensorRecorder.watch]. Let one record at a time: two store the same
+     * samples twice. One may watch while another records.
      *
      * @param spec sensors to record; null for those of the fleet's [RecordedWindows]
      * @throws ConfigException the phone lacks one of the sensors, the app lacks a permission, or

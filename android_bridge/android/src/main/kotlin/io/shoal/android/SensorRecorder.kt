@@ -86,6 +86,13 @@ public class SensorRecorder internal constructor(
 ) : Closeable {
     private val folder = RecordingFolder { fleet.home.recordings }
     private val manager = context.getSystemService(Context.SENSOR_SERVICE) as SensorManager
+
+    init {
+        fun isGranted(permission: String) = context.checkSelfPermission(permission) == PackageManager.PERMISSION_GRANTED
+        checkRate(spec.rateHz, Build.VERSION.SDK_INT, isGranted(HIGH_RATE))
+        checkHeartRate(spec.sensors, Build.VERSION.SDK_INT, context.applicationInfo.targetSdkVersion, ::isGranted)
+    }
+
     private val sensors = spec.sensors.map { sensorOf(it.type) ?: throw ConfigException("this phone has no ${it.channel}") }
     private val attitude = if (spec.worldFrame) {
         sensorOf(Sensor.TYPE_GAME_ROTATION_VECTOR) ?: throw ConfigException("worldFrame: this phone has no rotation sensor; set it to false")
@@ -106,8 +113,6 @@ public class SensorRecorder internal constructor(
     }
 
     init {
-        val allowed = context.checkSelfPermission(HIGH_RATE) == PackageManager.PERMISSION_GRANTED
-        checkRate(spec.rateHz, Build.VERSION.SDK_INT, allowed)
         fleet.disk.execute(::tidy)
     }
 
@@ -134,8 +139,7 @@ public class SensorRecorder internal constructor(
     @JvmOverloads
     @Throws(ConfigException::class)
     public fun start(label: String? = null) {
-        if (!fleet.consent.isGranted) throw ConfigException("fleet ${fleet.name}: recordings need consent; call consent.grant first")
-        checkLabel(label)
+        checkStart(label)
         current?.end(keep = true)
         current = null
         begin(Take(label.orEmpty()))
@@ -144,9 +148,22 @@ public class SensorRecorder internal constructor(
     }
 
     /**
+     * Check that [start] may record with this [label].
+     *
+     * @throws ConfigException there is no consent, or the spec has no such class
+     */
+    @InternalShoalApi
+    @Throws(ConfigException::class)
+    public fun checkStart(label: String?) {
+        if (!fleet.consent.isGranted) throw ConfigException("fleet ${fleet.name}: recordings need consent; call consent.grant first")
+        checkLabel(label)
+    }
+
+    /**
      * Call [listener] with each window that is measured, recorded or not, for [Fleet.predictNext]; null
      * to stop. This stores nothing, so it needs no consent. The listener is called on a thread of
-     * the recorder.
+     * the recorder. A recording that began before keeps the delay of [RecordingOptions.batch], and
+     * its windows come as late: for windows at once, watch first and [start] then.
      *
      * @throws ConfigException Android does not give the sensors
      */
@@ -164,7 +181,8 @@ public class SensorRecorder internal constructor(
         for (sensor in sensors + listOfNotNull(attitude)) {
             if (!manager.registerListener(take, sensor, periodUs, latencyUs, take.handler)) {
                 take.end(keep = false)
-                throw ConfigException("Android does not give this app the sensor ${sensor.type}; the app may lack a permission")
+                val name = spec.sensors.firstOrNull { it.type == sensor.type }?.channel ?: "rotation"
+                throw ConfigException("Android does not give this app the sensor $name; close recorders that are not needed")
             }
         }
         current = take
@@ -299,5 +317,18 @@ internal fun <S> chosenSensor(wakeUp: S?, usual: S?, queueLength: (S) -> Int): S
 internal fun checkRate(rateHz: Double, sdk: Int, allowed: Boolean) {
     if (rateHz > 200 && sdk >= 31 && !allowed) {
         throw ConfigException("rateHz $rateHz: above 200 Hz the app's manifest needs the permission HIGH_SAMPLING_RATE_SENSORS")
+    }
+}
+
+/**
+ * Check that Android gives this app the heart rate, if it is among [sensors]. Health permissions are
+ * those of apps with the [target] API 36 on such a phone; all others have that for body sensors.
+ *
+ * @throws ConfigException the permission is missing; Android then hides the sensor, too
+ */
+internal fun checkHeartRate(sensors: List<RecordedSensor>, sdk: Int, target: Int, isGranted: (String) -> Boolean) {
+    val permission = if (sdk >= 36 && target >= 36) "android.permission.health.READ_HEART_RATE" else "android.permission.BODY_SENSORS"
+    if (RecordedSensor.HEART_RATE in sensors && !isGranted(permission)) {
+        throw ConfigException("heart_rate: the app lacks the permission $permission; name it in the manifest, and ask the user for it before a recording")
     }
 }

@@ -10,8 +10,8 @@ public object Shoal {
     private val fleets = ConcurrentHashMap<String, Fleet>()
 
     /**
-     * Return a fleet, with these settings in place of earlier ones; call it at every start of the
-     * app. It reads and writes no file: threads of the library do. Nothing is trained, recorded or sent before
+     * Return a fleet, with these settings in place of all earlier ones: a setting that is not
+     * repeated has its default again, but for a stored token. Call it at every start of the app. It reads and writes no file: threads of the library do. Nothing is trained, recorded or sent before
      * [Fleet.consent] is granted. From then on jobs run, over restarts of app and phone, until
      * [Fleet.leave].
      *

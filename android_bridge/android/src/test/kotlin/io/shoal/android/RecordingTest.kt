@@ -393,6 +393,15 @@ class RecordingFolderTest {
         checkRate(400.0, 31, allowed = true)
         assertFailsWith<ConfigException> { checkRate(201.0, 31, allowed = false) }
     }
+
+    @Test
+    fun `the heart rate needs a permission, which the error names, by version and target`() {
+        fun error(sdk: Int, target: Int) = assertFailsWith<ConfigException> { checkHeartRate(listOf(RecordedSensor.HEART_RATE), sdk, target) { false } }.message!!
+        for ((sdk, target) in listOf(26 to 36, 35 to 36, 36 to 35)) assertTrue("android.permission.BODY_SENSORS;" in error(sdk, target), "API $sdk, target $target")
+        assertTrue("android.permission.health.READ_HEART_RATE;" in error(36, 36))
+        checkHeartRate(listOf(RecordedSensor.HEART_RATE), 36, 36) { it.endsWith(".READ_HEART_RATE") }
+        checkHeartRate(listOf(RecordedSensor.ACCELEROMETER), 36, 36) { false }
+    }
 }
 
 class LabelsTest {

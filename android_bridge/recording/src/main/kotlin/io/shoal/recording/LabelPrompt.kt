@@ -19,15 +19,16 @@ import java.util.Date
  * Prompt that asks the phone's owner about an activity, by a notification with a button for each
  * answer. A question takes the place of the one before it. It outlives the process, until the phone
  * restarts: an answer starts the app's process, and is stored as by [io.shoal.android.Labels.add].
- * Without consent it is not stored, and from API 33 on, Android shows a question only if the user
- * allowed the app notifications.
+ * Without consent it is not stored. Android shows a question only if the user allows the app
+ * notifications, for which an app must ask from API 33 on.
  */
 public object LabelPrompt {
     /**
-     * Ask about a long stretch of windows that look alike, if a question is due ([Fleet.takeQuestion]);
-     * return true if so. The answer labels all of them. A question that is swiped away counts as
+     * Ask about a long stretch of windows that look alike, if a question is due
+     * ([Fleet.takeQuestion]); return true if so. While the user forbids notifications of the app or
+     * of questions, return false, and no question counts as asked. The answer labels all of them. A question that is swiped away counts as
      * asked, also after a restart. Call it after [Fleet.predictNext], while the app records without a
-     * label. It reads files: do not use it on the main thread.
+     * label. It reads files: call it on a worker thread, not on the main thread.
      *
      * @param maxPerDay maximum number of questions a day; 0 for none
      * @throws ConfigException the model or the fleet's folder cannot be used
@@ -36,7 +37,9 @@ public object LabelPrompt {
     @JvmOverloads
     @Throws(ConfigException::class)
     public fun ask(context: Context, fleet: Fleet, maxPerDay: Int = 3): Boolean {
-        val question = fleet.takeQuestion(maxPerDay) ?: return false
+        val manager = context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
+        val question = takeIf(manager.areNotificationsEnabled(), manager.getNotificationChannel(CHANNEL)?.importance) { fleet.takeQuestion(maxPerDay) }
+            ?: return false
         val times = DateFormat.getTimeInstance(DateFormat.SHORT)
         val (begin, end) = Pair(times.format(Date(question.fromMs)), times.format(Date(question.untilMs)))
         val text = context.getString(R.string.shoal_prompt_reason, begin, end, question.minutes, question.answers.first())
@@ -46,7 +49,8 @@ public object LabelPrompt {
 
     /**
      * Ask about the time from [fromMs] to before [untilMs] (Unix time in ms). The answer becomes a
-     * label of that time; without one there is no label. Returns at once, on any thread. An answer
+     * label of that time; without one there is no label. Returns at once, on any thread. While the
+     * user forbids notifications of the app, nothing is shown. An answer
      * that [io.shoal.android.Labels.add] does not take, such as one with a comma, becomes a line of
      * the log.
      *
@@ -76,6 +80,13 @@ public object LabelPrompt {
         }
         manager.notify(ID, notification.build())
     }
+
+    /**
+     * Return the result of [take] if Android shows a question: notifications of the app are
+     * [enabled], and those of the channel, whose [importance] is null before the first question.
+     */
+    internal fun <Q> takeIf(enabled: Boolean, importance: Int?, take: () -> Q?): Q? =
+        if (enabled && importance != NotificationManager.IMPORTANCE_NONE) take() else null
 
     private const val CHANNEL = "io.shoal.prompt"
     private const val BUTTONS = 3

@@ -19,6 +19,7 @@ import io.shoal.android.FleetListener
 import io.shoal.android.FleetState
 import io.shoal.android.SensorRecorder
 import io.shoal.android.Shoal
+import io.shoal.core.ConfigException
 
 /**
  * Service that records a fleet's sensors in the foreground, with a notification that has a button
@@ -27,7 +28,12 @@ import io.shoal.android.Shoal
  * withdrawn, and twelve hours after the last [start].
  *
  * Start it while the app is in use ([start]): from API 31 on, an app in the background must not
- * start one. [start], [stop] and [isRecording] return at once, on any thread.
+ * start one. An app has one such service: a start for another fleet ends and stores the recording
+ * of the first. [start], [stop] and [isRecording] return at once, on any thread. A recording
+ * outlives the app's activities; the service does not outlive the app's process.
+ *
+ * For live windows beside it, an activity watches with a recorder of its own
+ * ([SensorRecorder.watch]), which stores nothing.
  */
 public class RecordingService : Service() {
     private val withdrawn = FleetListener { if (it is FleetState.Blocked && it.reason == FleetState.Blocked.Reason.CONSENT) stopSelf() }
@@ -127,25 +133,49 @@ public class RecordingService : Service() {
 
         /**
          * Begin to record with this [label], or without one. A call during a recording changes the
-         * label.
+         * label. Nothing has started if it throws. If Android then refuses the foreground or a
+         * sensor, [isRecording] becomes false within seconds, and the log has the reason.
          *
+         * @throws ConfigException there is no consent, the fleet's [io.shoal.android.RecordedWindows]
+         *   have no such class, the phone lacks a sensor, or the app lacks its permission
          * @throws IllegalStateException from API 31 on, the app is in the background
          */
         @JvmStatic
         @JvmOverloads
+        @Throws(ConfigException::class)
         public fun start(context: Context, fleet: Fleet, label: String? = null) {
-            context.startForegroundService(order(context, fleet.name, label))
+            request(fleet, label) { context.startForegroundService(order(context, fleet.name, label)) }
         }
 
-        /** Name of the fleet for which the service records. */
+        /** Check that a recording can begin, and call [start]; [isRecording] is true from then on. */
+        internal fun request(fleet: Fleet, label: String?, start: () -> Unit) {
+            fleet.recorder().checkStart(label)
+            val before = recordedFleet
+            recordedFleet = fleet.name // first, because the service may fail on another thread meanwhile
+            try {
+                start()
+            } catch (error: RuntimeException) {
+                recordedFleet = before
+                throw error
+            }
+        }
+
+        /** Name of the fleet for which the service records, or is about to. */
         @Volatile
         private var recordedFleet: String? = null
 
-        /** Return true if the service records for [fleet] now, for a screen that is shown again. */
+        /**
+         * Return true if the service records for [fleet], or [start] has just asked it to; for a
+         * screen that is shown again. A recording that ends by itself, such as on a full disk, shows
+         * within five minutes.
+         */
         @JvmStatic
         public fun isRecording(fleet: Fleet): Boolean = recordedFleet == fleet.name
 
-        /** End the recording, and store it. */
+        /**
+         * End the recording, and store it; without one nothing happens. [isRecording] is false once
+         * Android has ended the service, which it does on the main thread.
+         */
         @JvmStatic
         public fun stop(context: Context) {
             context.stopService(Intent(context, RecordingService::class.java))

@@ -1,13 +1,37 @@
 package io.shoal.recording
 
+import android.app.NotificationManager
 import android.app.Service
+import android.content.ContextWrapper
+import android.content.pm.ApplicationInfo
 import android.content.pm.ServiceInfo
+import android.hardware.Sensor
+import android.hardware.SensorManager
+import io.shoal.android.Fleet
+import io.shoal.android.FleetBuilder
+import io.shoal.android.Home
+import io.shoal.android.Platform
+import io.shoal.android.RecordedSensor
+import io.shoal.android.RecordedWindows
+import io.shoal.android.RecordingOptions
+import io.shoal.android.SensorRecorder
+import io.shoal.android.WindowSource
+import io.shoal.android.WindowSpec
 import io.shoal.core.ConfigException
+import io.shoal.core.Log
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import java.lang.reflect.Proxy
+import java.util.concurrent.Executor
 import javax.xml.parsers.DocumentBuilderFactory
 import kotlin.test.Test
+import kotlin.test.assertContains
 import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertFalse
 import kotlin.test.assertIs
+import kotlin.test.assertTrue
+import kotlin.test.fail
 
 class RecordingServiceTest {
     private val manifest = DocumentBuilderFactory.newInstance().newDocumentBuilder()
@@ -68,6 +92,80 @@ class RecordingServiceTest {
             val android = Android(36, isInUse = true, permissions)
             android.start { throw thrown }
             assertEquals(listOf("foreground", "ended"), android.events)
+        }
+    }
+
+    @TempDir
+    lateinit var root: File
+
+    class Walks : RecordedWindows(WindowSpec(listOf("walking"), sensors = listOf(RecordedSensor.ACCELEROMETER)))
+
+    class Beats : RecordedWindows(WindowSpec(listOf("walking"), sensors = listOf(RecordedSensor.HEART_RATE)))
+
+    /** Return a fleet of a phone with an accelerometer, whose owner gave no permission. */
+    private fun fleet(name: String, windows: Class<out WindowSource>): Fleet {
+        val quiet = Proxy.newProxyInstance(javaClass.classLoader, arrayOf(Platform::class.java)) { _, method, _ ->
+            when (method.name) {
+                "getDisk", "getReader" -> Executor(Runnable::run)
+                "isUnlocked" -> true
+                else -> null
+            }
+        } as Platform
+        val platform = object : Platform by quiet {
+            override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions) = SensorRecorder(allocated(Phone::class.java), fleet, spec, options)
+        }
+        return Fleet(name, Home.of(root, name), platform, Log.SILENT).also {
+            it.configure(FleetBuilder(name).broker("mqtt://b").windows(windows).allowInsecure().build())
+        }
+    }
+
+    class Phone : ContextWrapper(null) {
+        override fun getSystemService(name: String): Any = Sensors()
+
+        override fun checkSelfPermission(permission: String): Int = -1
+
+        override fun getApplicationInfo(): ApplicationInfo = allocated(ApplicationInfo::class.java)
+    }
+
+    private class Sensors : SensorManager() {
+        override fun getDefaultSensor(type: Int): Sensor? = if (type == Sensor.TYPE_ACCELEROMETER) allocated(Sensor::class.java) else null
+
+        override fun getDefaultSensor(type: Int, wakeUp: Boolean): Sensor? = null
+    }
+
+    @Test
+    fun `what keeps a recording from beginning is thrown to who starts it, and nothing starts`() {
+        fun refused(fleet: Fleet, label: String?): String {
+            val error = assertFailsWith<ConfigException> { RecordingService.request(fleet, label) { fail("it starts") } }
+            assertFalse(RecordingService.isRecording(fleet))
+            return error.message!!
+        }
+        val (walks, beats) = Pair(fleet("walks", Walks::class.java), fleet("beats", Beats::class.java))
+        assertContains(refused(walks, "walking"), "consent.grant")
+        for (fleet in listOf(walks, beats)) fleet.consent.grant("terms-1")
+        assertContains(refused(walks, "flying"), "label must be one of [walking], got 'flying'")
+        assertContains(refused(beats, "walking"), "android.permission.BODY_SENSORS")
+        assertFailsWith<IllegalStateException> { RecordingService.request(walks, null) { throw IllegalStateException("in the background") } }
+        assertFalse(RecordingService.isRecording(walks))
+        RecordingService.request(walks, "walking") { assertTrue(RecordingService.isRecording(walks), "it may fail at once") }
+        assertTrue(RecordingService.isRecording(walks))
+        assertFalse(RecordingService.isRecording(beats))
+    }
+
+    @Test
+    fun `no question is used up that Android would not show`() {
+        val taken = ArrayList<String>()
+        fun take(enabled: Boolean, importance: Int?) = LabelPrompt.takeIf(enabled, importance) { "question".also(taken::add) }
+        assertEquals(listOf(null, null, null), listOf(take(false, null), take(false, 3), take(true, NotificationManager.IMPORTANCE_NONE)))
+        assertEquals(emptyList(), taken)
+        assertEquals(listOf<String?>("question", "question"), listOf(take(true, null), take(true, NotificationManager.IMPORTANCE_LOW)))
+    }
+
+    private companion object {
+        /** Return an object of one of Android's classes, whose constructors throw here. */
+        fun <T> allocated(type: Class<T>): T {
+            val unsafe = Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe").apply { isAccessible = true }.get(null)
+            return type.cast(unsafe.javaClass.getMethod("allocateInstance", Class::class.java).invoke(unsafe, type))
         }
     }
 }

@@ -78,8 +78,12 @@ public class MainActivity : Activity() {
     }
 
     private fun record(label: String?) {
-        RecordingService.start(this, fleet, label) // it continues while the screen is off
-        showRecording(getString(label?.let(::nameOf) ?: R.string.record_unlabelled))
+        try {
+            RecordingService.start(this, fleet, label) // it continues while the screen is off
+            showRecording(getString(label?.let(::nameOf) ?: R.string.record_unlabelled))
+        } catch (error: ShoalException) { // this phone has no such sensor
+            text(R.id.recording).setText(getString(R.string.state_blocked, error.message.orEmpty()))
+        }
     }
 
     private fun watch() {
