@@ -25,10 +25,10 @@ internal annotation class SettingsScope
 /**
  * Settings of a phone in a fleet. [windows] is required, and either [enrol], or [broker] and
  * [trust]. All others have defaults. Functions read no file, and are for the thread that calls
- * [Shoal.fleet]. [enrol] and [policy] throw a [ConfigException] at once, and [Shoal.fleet] throws it for
- * any other setting that is missing or out of range; nothing is stored then. An asset, a class
- * without such a constructor, or a wrong certificate shows in a job, as [FleetState.Blocked] with the
- * reason `SETTINGS`. The settings outlive the process.
+ * [Shoal.fleet]. [enrol] and [policy] throw a [ConfigException] at once, and [Shoal.fleet] throws it
+ * for any other setting that is missing or out of range; nothing is stored then. A missing asset, a
+ * class without such a constructor and a wrong certificate show later, as [FleetState.Blocked] with
+ * the reason `SETTINGS`. The settings outlive the process.
  */
 @SettingsScope
 public class FleetBuilder internal constructor(private val fleet: String) {

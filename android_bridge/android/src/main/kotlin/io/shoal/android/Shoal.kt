@@ -11,9 +11,10 @@ public object Shoal {
 
     /**
      * Return a fleet, with these settings in place of all earlier ones: a setting that is not
-     * repeated has its default again, but for a stored token. Call it at every start of the app. It reads and writes no file: threads of the library do. Nothing is trained, recorded or sent before
-     * [Fleet.consent] is granted. From then on jobs run, over restarts of app and phone, until
-     * [Fleet.leave].
+     * repeated has its default again, but for a stored token. Call it at every start of the app. It
+     * reads and writes no file: threads of the library do. Nothing is trained, recorded or sent
+     * before [Fleet.consent] is granted. From then on jobs run, over restarts of app and phone,
+     * until [Fleet.leave].
      *
      * @param name name of the fleet, as in `shoal serve --fleet`
      * @throws ConfigException a setting cannot be used

@@ -18,9 +18,9 @@ public class StoredRecordings internal constructor(private val home: Home, priva
     /**
      * Delete recordings that began from [fromMs] to before [untilMs] (Unix time in ms), also the
      * file that is being written; none if the time does not end after it begins. The result is true
-     * if they are gone from disk, or there were none. Labels of this
-     * time stay ([Labels.remove]) while there are earlier recordings, and what was learned from
-     * these stays, too ([Consent.withdraw]).
+     * if they are gone from disk, or there were none. Labels of this time stay ([Labels.remove])
+     * while there are earlier recordings, and what was learned from these stays, too
+     * ([Consent.withdraw]).
      */
     public fun delete(fromMs: Long, untilMs: Long): CompletableFuture<Boolean> = disk.outcome { folder().delete(fromMs, untilMs) }
 

@@ -245,6 +245,8 @@ class RecordingFolderTest {
         val open = recordings.begin(channels, "up", 5_000).apply { add(FloatArray(3)) }
         assertEquals(listOf(listOf(1_000L, "up", 10), listOf(2_000L, "", 3), listOf(3_000L, "down", 10), listOf(4_000L, "up", 1)), listed())
         assertEquals(recordings.numBytes(), stored.list().get().sumOf { it.numBytes })
+        assertTrue(stored.delete(4_000, 2_000).get(), "a time that ends before it begins")
+        assertEquals(4, listed().size)
         assertTrue(stored.delete(2_000, 4_000).get())
         assertEquals(listOf(1_000L, 4_000L), listed().map { it[0] })
         assertTrue(stored.delete(0, Long.MAX_VALUE).get())

@@ -26,9 +26,10 @@ public object LabelPrompt {
     /**
      * Ask about a long stretch of windows that look alike, if a question is due
      * ([Fleet.takeQuestion]); return true if so. While the user forbids notifications of the app or
-     * of questions, return false, and no question counts as asked. The answer labels all of them. A question that is swiped away counts as
-     * asked, also after a restart. Call it after [Fleet.predictNext], while the app records without a
-     * label. It reads files: call it on a worker thread, not on the main thread.
+     * of questions, return false, and no question counts as asked. The answer labels all of the
+     * windows. A question that is swiped away counts as asked, also after a restart. Call it after
+     * [Fleet.predictNext], while the app records without a label. It reads files: call it on a worker
+     * thread, not on the main thread.
      *
      * @param maxPerDay maximum number of questions a day; 0 for none
      * @throws ConfigException the model or the fleet's folder cannot be used
@@ -38,7 +39,7 @@ public object LabelPrompt {
     @Throws(ConfigException::class)
     public fun ask(context: Context, fleet: Fleet, maxPerDay: Int = 3): Boolean {
         val manager = context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
-        val question = takeIf(manager.areNotificationsEnabled(), manager.getNotificationChannel(CHANNEL)?.importance) { fleet.takeQuestion(maxPerDay) }
+        val question = ifShown(manager.areNotificationsEnabled(), manager.getNotificationChannel(CHANNEL)?.importance) { fleet.takeQuestion(maxPerDay) }
             ?: return false
         val times = DateFormat.getTimeInstance(DateFormat.SHORT)
         val (begin, end) = Pair(times.format(Date(question.fromMs)), times.format(Date(question.untilMs)))
@@ -50,9 +51,9 @@ public object LabelPrompt {
     /**
      * Ask about the time from [fromMs] to before [untilMs] (Unix time in ms). The answer becomes a
      * label of that time; without one there is no label. Returns at once, on any thread. While the
-     * user forbids notifications of the app, nothing is shown. An answer
-     * that [io.shoal.android.Labels.add] does not take, such as one with a comma, becomes a line of
-     * the log.
+     * user forbids notifications of the app, nothing is shown. An answer that
+     * [io.shoal.android.Labels.add] does not take, such as one with a comma, becomes a line of the
+     * log.
      *
      * @param answers labels, the likeliest first: Android shows three buttons
      */
@@ -85,7 +86,7 @@ public object LabelPrompt {
      * Return the result of [take] if Android shows a question: notifications of the app are
      * [enabled], and those of the channel, whose [importance] is null before the first question.
      */
-    internal fun <Q> takeIf(enabled: Boolean, importance: Int?, take: () -> Q?): Q? =
+    internal fun <Q> ifShown(enabled: Boolean, importance: Int?, take: () -> Q?): Q? =
         if (enabled && importance != NotificationManager.IMPORTANCE_NONE) take() else null
 
     private const val CHANNEL = "io.shoal.prompt"

@@ -155,7 +155,7 @@ class RecordingServiceTest {
     @Test
     fun `no question is used up that Android would not show`() {
         val taken = ArrayList<String>()
-        fun take(enabled: Boolean, importance: Int?) = LabelPrompt.takeIf(enabled, importance) { "question".also(taken::add) }
+        fun take(enabled: Boolean, importance: Int?) = LabelPrompt.ifShown(enabled, importance) { "question".also(taken::add) }
         assertEquals(listOf(null, null, null), listOf(take(false, null), take(false, 3), take(true, NotificationManager.IMPORTANCE_NONE)))
         assertEquals(emptyList(), taken)
         assertEquals(listOf<String?>("question", "question"), listOf(take(true, null), take(true, NotificationManager.IMPORTANCE_LOW)))
