@@ -98,7 +98,7 @@ class FolderScan:
     rates: list[tuple[float, int]] = field(default_factory=list)
     """Rate of each recording, 0 if unknown, and its number of samples."""
     of_tracks: dict[tuple[str, ...], list[tuple[float, int]]] = field(default_factory=dict)
-    """The same of each track that columns divide files into, by person and the other columns."""
+    """Rate and number of samples of each track in a file, by person and the other columns."""
     of_sensors: list[tuple[float, TableSource]] = field(default_factory=list)
     """Rate of each file of recordings with a file for each sensor."""
     rows: list[int] = field(default_factory=list)
@@ -191,9 +191,9 @@ def usual_rate(rates: Iterable[tuple[float, int]]) -> float:
 
     A rate of 0 is unknown; if all are, the result is 0.
     """
-    known = sorted((rate, count) for rate, count in rates if rate)
-    half = sum(count for _, count in known) / 2
-    for rate, count in known:
+    rated = sorted((rate, count) for rate, count in rates if rate)
+    half = sum(count for _, count in rated) / 2
+    for rate, count in rated:
         half -= count
         if half <= 0:
             return rate
