@@ -177,10 +177,14 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
         for scan in scans.values()
         for key, rates in scan.of_tracks.items()
     }
-    lowest = min((rate for rate in (*rates.values(), *of_tracks.values()) if rate), default=0.0)
-    for scan in scans.values():
-        for rate, _ in chain(scan.rates, *scan.of_tracks.values()):
-            if rate and wanted / rate > MOST_MADE_UP * (1 + SAME_RATE):
+    of_all = {
+        name: [rate for rate, _ in chain(scan.rates, *scan.of_tracks.values()) if rate]
+        for name, scan in scans.items()
+    }
+    lowest = min(chain(*of_all.values()), default=0.0)
+    for name, scan in scans.items():
+        for rate in of_all[name]:
+            if wanted / rate > MOST_MADE_UP * (1 + SAME_RATE):
                 raise DataError(
                     f"data {scan.folder}: a recording has {rate:g} samples a second, and "
                     f"{wanted:g} are wanted, so more samples would be made up than there are. "
