@@ -457,9 +457,9 @@ class Agent:
             self._decline(plan, outcome)
         self._contained("traffic", self._traffic.save)
 
-    def _store_update(self, plan: m.Plan, result: Done) -> DeclinedPlan | None:
+    def _store_update(self, plan: m.Plan, outcome: Done) -> DeclinedPlan | None:
         """Store the update and send it, or return the reason to decline the plan."""
-        payload = self._encode(plan, result)
+        payload = self._encode(plan, outcome)
         if len(payload) > self._most_bytes:
             return DeclinedPlan(
                 "failed",
@@ -468,8 +468,8 @@ class Agent:
             )
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
             return DeclinedPlan("policy", exceeded)
-        self._own.put(plan, result.result)
-        private = names.of_role(result.result.private, names.PRIVATE, names.COLUMN)
+        self._own.put(plan, outcome.result)
+        private = names.of_role(outcome.result.private, names.PRIVATE, names.COLUMN)
         try:
             self._state.put_update(plan.run_id, plan.round, payload, private)
         except OSError:
@@ -480,15 +480,15 @@ class Agent:
             "Plan carried out: device=%s round=%d steps=%d",
             self.device_id,
             plan.round,
-            result.result.num_steps,
+            outcome.result.num_steps,
         )
         self._bytes_received = 0
         self._backoff.begin()
         self._send_update()
         return None
 
-    def _encode(self, plan: m.Plan, result: Done) -> bytes:
-        return result.update(plan, self._work.windows.num_train, self._bytes_received)
+    def _encode(self, plan: m.Plan, outcome: Done) -> bytes:
+        return outcome.update(plan, self._work.windows.num_train, self._bytes_received)
 
     def _between(self) -> None:
         """Send a heartbeat before each batch, and end the work if it has to end.

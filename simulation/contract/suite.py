@@ -194,7 +194,7 @@ COMPOSITIONS: Mapping[str, Sequence[Composition]] = {
 
 
 def _declarations(kind: str, name: str, factory: Any) -> list[Check]:
-    """Return the checks that only a choice of this kind has; `factory` is its class or factory."""
+    """Return the checks that only a choice of this kind has; `factory` makes it."""
     keeps_rounds = "rounds are the same whatever devices keep"
     checks: dict[str, Callable[[], str]] = {}
     if kind == "objective":

@@ -197,8 +197,8 @@ def plans_of_updates(device: Device) -> dict[str, m.Plan]:
     made: dict[str, m.Plan] = {}
     encode_update = device.agent._encode
 
-    def noting(plan: m.Plan, result: Done) -> bytes:
-        payload = encode_update(plan, result)
+    def noting(plan: m.Plan, outcome: Done) -> bytes:
+        payload = encode_update(plan, outcome)
         made[digest(payload)] = plan
         return payload
 

@@ -52,7 +52,7 @@ def table(
 
 
 def alike(cells: list[str], _row: int) -> list[str]:
-    """The same cells in each row."""
+    """Cells that are alike in all rows."""
     return cells
 
 

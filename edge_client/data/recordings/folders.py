@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,13 @@ import numpy as np
 
 from edge_client.data.labels import NAMED, TARGET
 from edge_client.data.tables.clock import read_times
-from edge_client.data.tables.parts import PARQUET, TableSource, header_of, is_table, parts_of
+from edge_client.data.tables.parts import (
+    TableSource,
+    header_of,
+    is_table,
+    is_text_file,
+    parts_of,
+)
 from edge_client.data.tables.roles import (
     CHANNEL,
     LABEL,
@@ -250,31 +256,42 @@ def roles_in(
     """
     roles, several = by_name(header, columns)
     free = [name for name in header if name not in columns]
-    for name in [name for name in free if plain(name) == "id"]:
-        cells = _first_two(path, header, names, name).astype(str).tolist()
+    ids = [name for name in free if plain(name) == "id"]
+    has_time = any(role.role == TIME for role in roles.values())
+    may_be_dates = [
+        name
+        for name in ([] if has_time else free)
+        if roles[name].role == CHANNEL or roles[name].reason == NUMBER_OF_ROW
+    ]
+    first_two = _first_two(path, header, names, {*ids, *may_be_dates})
+    for name in ids:
+        cells = first_two[name].astype(str).tolist()
         if len(cells) == 2 and cells[0] == cells[1] and cells[0].lower() not in MISSING:
             roles[name] = ColumnRole(name, PERSON)
-    if all(role.role != TIME for role in roles.values()):
-        dates = list[str]()
-        may_be_dates = [
-            n for n in free if roles[n].role == CHANNEL or roles[n].reason == NUMBER_OF_ROW
-        ]
-        for name in may_be_dates:
-            times, are_dates, _ = read_times(_first_two(path, header, names, name))
-            if are_dates and len(times) and np.isfinite(times).all():
-                dates.append(name)
-        if len(dates) == 1:
-            roles[dates[0]] = ColumnRole(dates[0], TIME, "its cells are dates")
+    dates = list[str]()
+    for name in may_be_dates:
+        times, are_dates, _ = read_times(first_two[name])
+        if are_dates and len(times) and np.isfinite(times).all():
+            dates.append(name)
+    if len(dates) == 1:
+        roles[dates[0]] = ColumnRole(dates[0], TIME, "its cells are dates")
     return roles, several
 
 
-def _first_two(path: TableSource, header: Sequence[str], names: Sequence[str], name: str) -> Array:
-    """Return the first two cells (2,) of a column, fewer if there are fewer rows."""
-    if isinstance(path, Path) and path.suffix != PARQUET:
-        at = header.index(name)
-        return np.array([row[at] for row in first_rows(path, 2) if at < len(row)], str)
-    part = next(parts_of(path, names, [name]), None)
-    return part.columns[name][:2] if part else np.array([], str)
+def _first_two(
+    path: TableSource, header: Sequence[str], names: Sequence[str], columns: Collection[str]
+) -> dict[str, Array]:
+    """Return the first two cells (2,) of columns, fewer if there are fewer rows."""
+    if not columns:
+        return {}
+    if is_text_file(path):
+        rows, places = first_rows(path, 2), {name: header.index(name) for name in columns}
+        return {
+            name: np.array([row[at] for row in rows if at < len(row)], str)
+            for name, at in places.items()
+        }
+    part = next(parts_of(path, names, [*columns]), None)
+    return {name: part.columns[name][:2] if part else np.array([], str) for name in columns}
 
 
 def sensor_in(name: str) -> str:
@@ -330,7 +347,7 @@ def _of_persons(sources: list[RecordingFiles], called: str) -> list[RecordingFil
     if not len(paths) == len(sources) > 1:
         return sources
     for path in paths:
-        if path.suffix == PARQUET or not form_of(path).has_header:
+        if not is_text_file(path) or not form_of(path).has_header:
             return sources
         columns = roles_in(path, header_of(path), {}, ())[0].values()
         mine = {column.name.lower() for column in columns if column.role == CHANNEL}
@@ -347,7 +364,7 @@ def _parent(source: RecordingFiles) -> Path:
 
 def _persons_of_intervals(path: Path) -> str:
     """Return the column that names the persons of intervals with labels, "" if they name none."""
-    if path.suffix == PARQUET or not form_of(path).has_header:
+    if not is_text_file(path) or not form_of(path).has_header:
         return ""
     header = header_of(path)
     names = [name for name in header if plain(name) in PERSONS]
@@ -357,7 +374,7 @@ def _persons_of_intervals(path: Path) -> str:
 
 def _has_labels_alone(path: TableSource) -> bool:
     """Return True if a text has a time and classes, and no measurement."""
-    if not isinstance(path, Path) or path.suffix == PARQUET or not form_of(path).has_header:
+    if not is_text_file(path) or not form_of(path).has_header:
         return False
     columns = by_name(header_of(path), {})[0].values()
     classes = [c for c in columns if c.role == LABEL and not c.name.startswith((NAMED, TARGET))]
@@ -367,7 +384,7 @@ def _has_labels_alone(path: TableSource) -> bool:
 
 def _has_samples(path: Path) -> bool:
     """Return False if no channel of a text with a header has a number in its first rows."""
-    if path.suffix == PARQUET or not form_of(path).has_header:
+    if not is_text_file(path) or not form_of(path).has_header:
         return True
     header, rows = header_of(path), first_rows(path)
     channels = [i for i, role in enumerate(by_name(header, {})[0].values()) if role.role == CHANNEL]

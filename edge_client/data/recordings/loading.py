@@ -45,7 +45,6 @@ from edge_client.data.recordings.folders import (
     LENGTH,
     RecordingFiles,
     classes_of,
-    is_chosen,
     is_named,
     usual_stride,
 )
@@ -427,9 +426,7 @@ def _tracks(
         for key in keys:
             if person is not None and key[:1] not in ((), ("",), (person,)):
                 continue
-            if not is_chosen(device.settings.recordings, source) and not is_chosen_track(
-                device, key
-            ):
+            if not is_chosen_track(device, source, key):
                 continue
             tracks = [_of_track(file, key, store) for file in files]
             if reading.labels_hold and not names and not source.labels:

@@ -22,12 +22,12 @@ from edge_client.data.tables.clock import (
     with_dates,
 )
 from edge_client.data.tables.parts import (
-    PARQUET,
     TablePart,
     TableSource,
     add_line,
     at_row,
     header_of,
+    is_text_file,
     parts_of,
     read_numbers,
     role_line,
@@ -200,10 +200,12 @@ def usual_rate(rates: Iterable[tuple[float, int]]) -> float:
     return 0.0
 
 
-def is_chosen_track(device: FolderScan, key: Sequence[str]) -> bool:
-    """Return True if a user chooses a track by a cell of a column other than the person's."""
+def is_chosen_track(device: FolderScan, source: RecordingFiles, key: Sequence[str]) -> bool:
+    """Return True if a track is to be read: its recording, or a cell besides the person's, is."""
     patterns = device.settings.recordings
-    return any(fnmatch.fnmatch(cell, pattern) for cell in key[1:] for pattern in patterns)
+    return is_chosen(patterns, source) or any(
+        fnmatch.fnmatch(cell, pattern) for cell in key[1:] for pattern in patterns
+    )
 
 
 def full_name(sensor: str, name: str) -> str:
@@ -320,7 +322,7 @@ def _scan_file(
     bounds = dict.fromkeys(roles, (np.inf, -np.inf))
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
     device.names |= {*roles, *(full_name(sensor, name) for name in roles)}
-    if isinstance(path, Path) and path.suffix != PARQUET:
+    if is_text_file(path):
         device.needs_names |= not form_of(path).has_header
     for part in parts_of(path, device.settings.names, (), others):
         count += len(part.lines)
@@ -381,7 +383,7 @@ def _scan_file(
         rates = list[tuple[float, int]]()
         for cells, number in number_of_track.items():
             track = t[of_rows == number] if has_rate and of_rows is not None else t[:0]
-            if is_chosen(device.settings.recordings, source) or is_chosen_track(device, cells):
+            if is_chosen_track(device, source, cells):
                 rates.append((rate_of(track), len(track)))
                 if not source.files[1:]:  # slower sensors are filled in
                     device.of_tracks.setdefault(cells, []).append(rates[-1])
@@ -398,9 +400,7 @@ def _scan_file(
 
 def are_intervals(path: TableSource) -> bool:
     """Return True if the rows of a table are intervals with a label, each read as two rows."""
-    if not isinstance(path, Path) or path.suffix == PARQUET:
-        return False
-    return form_of(path).intervals is not None
+    return is_text_file(path) and form_of(path).intervals is not None
 
 
 def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:
@@ -413,7 +413,7 @@ def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:
         return settings.time_unit
     units, names = list[tuple[float, str]](), set[str]()
     for sensor, path in source.files:
-        if not isinstance(path, Path) or path.suffix == PARQUET:
+        if not is_text_file(path):
             return ""
         roles = roles_of(path, settings, sensor)
         for i, role in enumerate(roles.values()):

@@ -100,8 +100,8 @@ def read_times(
 
     Args:
         column: numbers, texts or moments (n,).
-        order: `days_first` of dates that are written alike. Other dates are in the order that
-            they allow themselves, else days come first unless slashes are between.
+        order: `days_first` of dates that are written alike; None for that of the column. Dates
+            of which it says nothing have days first, unless slashes are between.
     """
     if column.dtype.kind == "M":
         missing = np.isnat(column)
@@ -120,7 +120,7 @@ def read_times(
     seconds = np.full(len(cells), np.nan)
     read = _date if _ISO.match(first) else _time_of_day
     if not _ISO.match(first) and _DATE.match(first):
-        read = partial(_date_in_order, order={**days_first(column), **(order or {})})
+        read = partial(_date_in_order, order=days_first(column) if order is None else order)
     for i, cell in enumerate(cells):
         if cell.lower() in MISSING:
             continue

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -64,6 +64,11 @@ class MemoryTable:
 
 TableSource = Path | MemoryTable
 """A table in a file or in memory."""
+
+
+def is_text_file(path: TableSource) -> TypeGuard[Path]:
+    """Return True if a table is in a file of text, so that it has a `TextForm`."""
+    return isinstance(path, Path) and path.suffix != PARQUET
 
 
 def is_table(path: Path) -> bool:
@@ -220,7 +225,8 @@ def read_numbers(column: Array) -> tuple[Array, int | None]:
     if column.dtype.kind in "fiub":
         return column.astype(np.float64), None
     if column.dtype.kind == "M":
-        column = np.datetime_as_string(column)
+        moments = np.flatnonzero(~np.isnat(column))
+        return np.full(len(column), np.nan), int(moments[0]) if len(moments) else None
     joined = "".join(column.tolist())
     if joined.isascii() and "_" not in joined:
         with contextlib.suppress(ValueError):  # a cell is empty or no number

@@ -204,10 +204,10 @@ class Attacker(Agent):
 
     attack: Attack
 
-    def _encode(self, plan: Plan, result: Done) -> bytes:
-        tensors = self.attack.tamper(result.result.tensors, self.device_id, plan.round)
+    def _encode(self, plan: Plan, outcome: Done) -> bytes:
+        tensors = self.attack.tamper(outcome.result.tensors, self.device_id, plan.round)
         return super()._encode(
-            plan, replace(result, result=replace(result.result, tensors=tensors))
+            plan, replace(outcome, result=replace(outcome.result, tensors=tensors))
         )
 
 
