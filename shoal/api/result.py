@@ -299,11 +299,11 @@ class Result:
     def _task(self) -> Task:
         return self.outcome.models.objective.task
 
-    def _check_task(self, task: str, *tasks: TaskName) -> None:
+    def _check_task(self, feature: str, *tasks: TaskName) -> None:
         if self._task.of not in tasks:
             answer_names = ", ".join(self._task.answers(self.data.classes))
             raise ConfigError(
-                f"{task} needs a task of {' or '.join(tasks)}, got {self._task.name}, where "
+                f"{feature} needs a task of {' or '.join(tasks)}, got {self._task.name}, where "
                 f"`predict` answers {answer_names}"
             )
 
