@@ -13,7 +13,7 @@ from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
 from tests.support.layouts import put, values
 from tests.support.newcomers import LAYOUTS
-from wire.errors import ConfigError
+from wire.errors import ConfigError, DataError
 
 LINE = "beside the recordings: "
 
@@ -217,6 +217,80 @@ class TestLabels:
     ) -> None:
         put(tmp_path / "a.csv", [f"t,{name}", *(f"{i / 50},{c}" for i, (c,) in _numbered(300))])
         assert shoal.load(tmp_path).window.channels == (name,)
+
+
+class TestSeveralLabels:
+    """Columns that are called by a label: none of them is a channel unbidden."""
+
+    @pytest.mark.parametrize(
+        ("beside", "channels"),
+        [
+            ("label_source", "x y"),
+            ("Label-Confidence", "x y"),
+            ("labels.raw", "x y"),
+            ("label2", "x y"),
+            ("labeller", "x y labeller"),
+        ],
+    )
+    @pytest.mark.parametrize("label", ["label", "Activity", "target.speed", "label.walk"])
+    def test_one_beside_the_label_is_no_channel(
+        self, tmp_path: Path, beside: str, channels: str, label: str
+    ) -> None:
+        header = f"{beside},{label}"
+        folder = table(tmp_path / "data", header, lambda i: [str(i % 5), str(i // 900)])
+        fleet = shoal.load(folder)
+        assert " ".join(fleet.window.channels) == channels
+
+    @pytest.mark.parametrize("header", ["label_name", "label:class", "Label 1", "LABEL.text"])
+    def test_one_alone_is_left_out_with_the_line_that_takes_it(
+        self, tmp_path: Path, header: str
+    ) -> None:
+        folder = table(tmp_path / "data", header, lambda i: [str(i // 900)])
+        fleet = shoal.load(folder)
+        assert fleet.window.channels == ("x", "y")
+        assert suggested(fleet) == [f'columns."{header}" = "label"']
+        assert with_line(folder, suggested(fleet)[0]).classes == ("0", "1")
+        assert not suggested(shoal.load(folder, columns={header: "left out"}))
+
+    @pytest.mark.parametrize(
+        "header",
+        ["label:SIT,label:WALK,label_source", "label1,label2,label3", "Label.a,Label.b,Label.c"],
+    )
+    def test_several_are_refused_with_the_line_that_takes_one(
+        self, tmp_path: Path, header: str
+    ) -> None:
+        folder = table(tmp_path / "data", header, lambda i: [str(i // 900)] * 3)
+        with pytest.raises(DataError, match=r"could all be the label.*columns label\.NAME"):
+            shoal.load(folder)
+        first = header.partition(",")[0]
+        fleet = shoal.load(folder, columns={first: "label"})
+        assert (fleet.window.channels, fleet.classes) == (("x", "y"), ("0", "1"))
+
+    @pytest.mark.parametrize("header", ["label:a,label:b,z", "p,q,label", "Activity,class,gt"])
+    def test_several_by_a_users_word_are_refused_with_the_line_that_takes_one(
+        self, tmp_path: Path, header: str
+    ) -> None:
+        folder = table(tmp_path / "data", header, lambda i: [str(i // 900), str(i % 3), "1"])
+        first, second, _ = header.split(",")
+        (folder / "shoal.toml").write_text(
+            f'columns."{first}" = "label"\ncolumns."{second}" = "label"\n'
+        )
+        with pytest.raises(DataError, match=f"one column may be the label, got '{first}'") as error:
+            shoal.load(folder)
+        better = with_line(folder, str(error.value).partition(LINE)[2])
+        assert better.classes == ("0", "1")
+        assert second not in better.window.channels
+
+    def test_a_users_word_goes_before_the_name(self, tmp_path: Path) -> None:
+        folder = table(tmp_path / "data", "label,kind", lambda i: [str(i % 3), WALKS[i // 900]])
+        fleet = shoal.load(folder, columns={"kind": "label"})
+        assert (fleet.window.channels, fleet.classes) == (("x", "y"), WALKS)
+
+    def test_many_are_counted(self, tmp_path: Path) -> None:
+        header = ",".join(f"label:{i}" for i in range(51))
+        folder = table(tmp_path / "data", header, lambda _i: ["1"] * 51)
+        with pytest.raises(DataError, match=r"'label:3' and 47 more could all be the label"):
+            shoal.load(folder)
 
 
 class TestPatterns:

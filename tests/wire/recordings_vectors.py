@@ -99,6 +99,13 @@ def _cases() -> list[dict[str, Any]]:
         *("Ta\u0308tigkeit", "T\xc4TIGKEIT", "activit\xe9"),
     ):
         add(f"classes in {label!r}", {"a.csv": _rows(f"t,ax,{label}", n, moving, [1] * 16)})
+    for label in ("label", "Activity", "label.load", "target.speed"):
+        for other in ("label_source", "Label:SIT", "label 2", "gt_2", "labeller"):
+            row = _rows(f"{other},ax,{label}", moving, moving, [1] * 16)
+            add(f"{other!r} beside {label!r}", {"a.csv": row})
+    for other in ("label_source", "LABEL.load", "gt_2", "label_time"):
+        row = _rows(f"{other},ax,ay", n, moving, moving)
+        add(f"{other!r} without a label", {"a.csv": row})
     for person in ("Proband_Nr", "Sujeto", "Nutzer"):
         files = {"a.csv": _rows(f"{person},ax,label", [3] * 16, moving, [1] * 16)}
         add(f"a person: {person!r}", files)
@@ -148,6 +155,8 @@ def _cases() -> list[dict[str, Any]]:
         ("ax,label", "1,\uff11"),
         ("ax,target.speed", "1,1_0"),
         ("ax,Activity,annotation", "1,0,0"),
+        ("ax,label:SIT,label:WALK", "1,0,1"),
+        ("ax,label1,Label2", "1,0,1"),
         ("ax,Timestamp", ",0"),
         ("ax,ax", "1,0"),
         ("label,t", "1,0"),

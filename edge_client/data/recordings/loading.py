@@ -549,8 +549,9 @@ def stretches_of_recordings(
             )
         channels: dict[str, RoleName] = {names[channel]: CHANNEL for channel in window.channels}
         words = {**settings.columns, **channels}
-        for name, column in by_name([*names.values()], words)[0].items():
-            if column.role in (CHANNEL, LABEL) and name not in channels:
+        roles, several = by_name([*names.values()], words)
+        for name, column in roles.items():
+            if name not in channels and (column.role in (CHANNEL, LABEL) or name in several):
                 words[name] = LEFT_OUT
         mine = replace(settings, columns=words, labels={}, window=window.length)
         device = scan(folder, [source], mine)

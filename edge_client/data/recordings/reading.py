@@ -32,6 +32,7 @@ from edge_client.data.tables.roles import (
     DIVIDES,
     LABEL,
     LEFT_OUT,
+    MAY_BE_LABEL,
     PERSON,
     TIME,
     ColumnRole,
@@ -122,6 +123,9 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
                 f"{wrong[0]}, column {name}: {wrong[1]!r} is not a number, and the column is a "
                 "channel. Mend the cell, or empty it."
             )
+        if role.reason == MAY_BE_LABEL and not first.settings.labels:
+            way = _way(name, LABEL, roles)
+            remarks.append(f"column {name!r} is left out: {role.reason}. {way}")
         if role.role == CHANNEL and role.reason == "":
             reason = reason_by_values(facts)
             values = set[str]() if sensor_in(name) else lasting(facts)

@@ -27,10 +27,12 @@ from edge_client.data.tables.parts import (
     add_line,
     at_row,
     header_of,
+    in_words,
     is_text_file,
     parts_of,
     read_numbers,
     role_line,
+    roles_line,
 )
 from edge_client.data.tables.roles import (
     CHANNEL,
@@ -247,12 +249,21 @@ def roles_of(
         if role
     }
     roles, several = roles_in(path, header, words, settings.names)
+    of_names = f"If each says 1 or 0, call the columns {NAMED}NAME. To take one: "
     if several:
+        way = of_names if several[0].lower().startswith(LABEL) else ""
         raise DataError(
-            f"{path}: {' and '.join(map(repr, several))} could all be the label. "
+            f"{path}: {in_words(several)} could all be the label. {way}"
             + add_line(role_line(LABEL, several[0]))
         )
     labels = [name for name, role in roles.items() if role.role == LABEL]
+    of_classes = [name for name in labels if not name.startswith((NAMED, TARGET))]
+    if len(of_classes) > 1:
+        ways = dict.fromkeys(of_classes, LEFT_OUT) | {of_classes[0]: LABEL}
+        raise DataError(
+            f"{path}: one column may be the label, got {in_words(of_classes)}. {of_names}"
+            + add_line(roles_line(ways))
+        )
     kinds = {
         name.split(".")[0] + "." if name.startswith((NAMED, TARGET)) else LABEL for name in labels
     }

@@ -35,6 +35,8 @@ PART = 65_536
 """Number of rows of a part."""
 SHOWN_LINES = 20
 """Maximum number of lines in an error."""
+SHOWN_NAMES = 4
+"""Maximum number of names in a sentence."""
 _SERIES = re.compile(r"(.*?)(\d+)\.\.\1(\d+)")
 
 
@@ -131,10 +133,20 @@ def at_row(path: TableSource, line: int) -> str:
 
 def role_line(role: str, *names: str) -> str:
     """Return the line of ``shoal.toml`` that gives columns a role."""
-    keys = [json.dumps(name, ensure_ascii=False) for name in names]
-    if len(keys) == 1:
-        return f'columns.{keys[0]} = "{role}"'
-    return "columns = {" + ", ".join(f'{key} = "{role}"' for key in keys) + "}"
+    return roles_line(dict.fromkeys(names, role))
+
+
+def roles_line(roles: Mapping[str, str]) -> str:
+    """Return the line of ``shoal.toml`` with roles by the names of columns."""
+    words = [f'{json.dumps(name, ensure_ascii=False)} = "{role}"' for name, role in roles.items()]
+    return f"columns.{words[0]}" if len(words) == 1 else "columns = {" + ", ".join(words) + "}"
+
+
+def in_words(names: Collection[str]) -> str:
+    """Return names in quotation marks, the first of many and the number of the others."""
+    first = [*map(repr, islice(names, SHOWN_NAMES))]
+    words = first if len(names) <= SHOWN_NAMES else [*first, f"{len(names) - SHOWN_NAMES} more"]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def labels_line(classes: Mapping[str, str]) -> str:

@@ -70,6 +70,9 @@ DATE = "the date of the time, if that is a time of day"
 DIVIDES = "it divides recordings"
 NUMBER_OF_ROW = "the number of a row"
 """Reasons of such columns."""
+ANOTHER_LABEL = "another column of labels"
+MAY_BE_LABEL = "it has the name of a label"
+"""Reasons of a column that is called by a label: beside the label, or where no column is one."""
 ACTIVITY = re.compile(
     "(walk|sit|stand|run|jog|lay|lie|lying|climb|stair|upstairs|downstairs|cycl|bik|jump|rest|sleep"
     "|fall|driv|typ|writ|eat|drink|talk|push|clap|cook|iron|vacuum|brush|gehen|sitz|steh|lauf|treppe"
@@ -84,7 +87,8 @@ _TIME = re.compile(
     r"(_cal)?$"
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_OTHER_LABEL = re.compile(r"(label|activity|class|gt)_?\d+$")
+_PART_OF_LABEL = re.compile(r"labels?(_.+|\d+)$")
+_OTHER_LABEL = re.compile(r"(activity|class|gt)_?\d+$")
 _SINCE = re.compile(r"^.*(timestamp|time)_?since.*$")
 
 
@@ -181,17 +185,24 @@ def by_name(
     labels = sorted((n for n in free if plain(n) in LABELS), key=_rank_of(LABELS))
     has_label = any(role.role == LABEL for role in roles.values())
     exact = [name for name in labels if plain(name) == LABEL]
-    several = [] if has_label or exact else [n for n in labels if not plain(n).endswith("id")]
+    channels = [name for name in free if roles[name].role == CHANNEL and name not in labels]
+    parts = [name for name in channels if _PART_OF_LABEL.match(plain(name))]
+    several = [n for n in labels if not plain(n).endswith("id")] if labels else parts
+    several = [] if has_label or exact else several
+    by_user = any(columns.get(name) == LABEL for name in header)
     chosen = "" if has_label or not labels else labels[0]
     for name in labels:
         roles[name] = (
             ColumnRole(name, LABEL)
-            if name in (chosen, LABEL)
-            else ColumnRole(name, LEFT_OUT, "another column of labels")
+            if name == chosen or (name == LABEL and not by_user)
+            else ColumnRole(name, LEFT_OUT, ANOTHER_LABEL)
         )
+    for name in channels:
+        if name in parts and not has_label and not chosen:
+            roles[name] = ColumnRole(name, LEFT_OUT, MAY_BE_LABEL)
+        elif name in parts or ((has_label or chosen) and _OTHER_LABEL.match(plain(name))):
+            roles[name] = ColumnRole(name, LEFT_OUT, ANOTHER_LABEL)
     for name in free:
-        if roles[name].role == CHANNEL and _OTHER_LABEL.match(plain(name)) and chosen:
-            roles[name] = ColumnRole(name, LEFT_OUT, "another column of labels")
         if plain(name) in PERSONS:
             roles[name] = ColumnRole(name, PERSON)
         elif plain(name) in DIVIDERS:

@@ -32,6 +32,8 @@ private val LABELS = listOf(
     "aktivitaet", "tatigkeit", "taetigkeit", "activite", "classe", "etiquette", "actividad", "clase", "etiqueta", "attivita", "etichetta",
     "atividade", "activiteit",
 )
+private val PART_OF_LABEL = Regex("labels?(_.+|\\d+)")
+private val OTHER_LABEL = Regex("(activity|class|gt)_?\\d+")
 private val OTHERS = setOf(
     "person", "subject", "user", "participant", "volunteer", "owner", "patient", "pid", "person_id", "subject_id", "user_id", "participant_id",
     "patient_id", "device_id", "subjectid", "userid", "personid", "participantid", "deviceid", "", "index", "idx", "row", "row_id", "id", "seq",
@@ -104,13 +106,15 @@ private class Header(val file: File, val names: List<String>) {
     val areQuantities = names.any { it.startsWith(TARGET) }
     val valueColumns = names.indices.filter { names[it].startsWith(NAMED) || names[it].startsWith(TARGET) }
     val label = if (valueColumns.isNotEmpty()) names.indexOf(LABEL) else classes.minByOrNull { LABELS.indexOf(words[it]) } ?: -1
-    val places = names.indices.filter {
+    private val others = names.indices.filter {
         it !in valueColumns && it !in classes && words[it] !in OTHERS && words[it] !in TIMES && !TIME.matches(words[it]) && !UNNAMED.matches(words[it])
     }
+    private val parts = others.filter { PART_OF_LABEL.matches(words[it]) }
+    val places = others.filter { it !in parts && !((label >= 0 || valueColumns.isNotEmpty()) && OTHER_LABEL.matches(words[it])) }
 
     init {
         val kinds = listOf(label >= 0, names.any { it.startsWith(NAMED) }, areQuantities)
-        val several = classes.filter { !words[it].endsWith("id") }.takeIf { it.size > 1 && valueColumns.isEmpty() && LABEL !in words }
+        val several = classes.filter { !words[it].endsWith("id") }.ifEmpty { parts.filter { classes.isEmpty() } }.takeIf { it.size > 1 && valueColumns.isEmpty() && LABEL !in words }
         val expected = when {
             names.distinct().size < names.size -> "have a name of its own for each column"
             several != null -> "have one column of classes, or call it '$LABEL'"
