@@ -105,6 +105,12 @@ def are_steps(y: Array, names: Sequence[str]) -> bool:
     )
 
 
+def are_one_hot(y: Array) -> bool:
+    """Return True if labels y have a column for each class, with a single 1 in each row."""
+    has_columns = y.ndim == 2 and y.shape[1] > 1
+    return has_columns and bool(np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all())
+
+
 def _check_names(y: Array, origin: str) -> None:
     """Raise DataError if a name is empty or has blanks around it.
 
@@ -338,10 +344,8 @@ def _check_finite(y: Array, origin: str) -> None:
 
 def _likely(y: Array, task: TaskName) -> str:
     """Return a hint at the kind of labels y, for the end of an error."""
-    is_one_hot = y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all())
-    is_one_hot = is_one_hot and bool((y.sum(1) == 1).all())
     if y.dtype.kind == "f":
-        column = ", or a column for each class, y.argmax(1)" if is_one_hot else ""
+        column = ", or a column for each class, y.argmax(1)" if are_one_hot(y) else ""
         whole = ", or classes, y.astype(int)" if bool((y == np.round(y)).all()) else ""
         return (
             ": these are quantities, of the task regression, as in fedavg+regression"
@@ -354,7 +358,7 @@ def _likely(y: Array, task: TaskName) -> str:
         return ": these are classes of steps, of the task sequence, as in fedavg+sequence"
     if task == MULTI_LABEL:
         return ""
-    if task == CLASSIFICATION and is_one_hot:
+    if task == CLASSIFICATION and are_one_hot(y):
         several = "several labels of a window, of the task multi-label, as in fedavg+multi-label"
         return f": these are a column for each class, y.argmax(1), or {several}"
     return (

@@ -29,7 +29,7 @@ def show(
 ) -> None:
     """Show columns with their roles, rates, gaps, and the windows of each device and class."""
     from simulation.datasets.catalog import Cuts, load_data
-    from simulation.datasets.description import column_rows, described, device_rows
+    from simulation.datasets.description import column_rows, described, device_rows, labels_line
     from simulation.datasets.doubts import doubts
 
     fleet = load_data(source, Cuts(**words))
@@ -44,6 +44,7 @@ def show(
         {
             "channels": fleet.window.channels,
             "classes": fleet.classes,
+            "labels": labels_line(fleet).removeprefix("labels: "),
             "length": fleet.window.length,
             "stride": fleet.window.stride,
             "rate_hz": fleet.window.rate_hz,

@@ -2,9 +2,10 @@
 
 import math
 
-from edge_client.data.labels import has_classes
+from edge_client.data.labels import are_one_hot, has_classes
 from simulation.datasets.doubts import doubts
-from simulation.datasets.windows import FleetData
+from simulation.datasets.windows import FleetData, task_of_labels
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION
 
 FEW_WINDOWS = 8
 """Number of labelled windows below which a device has a note that they are few."""
@@ -58,9 +59,32 @@ def summary_line(data: FleetData) -> str:
     )
 
 
+def labels_line(data: FleetData) -> str:
+    """Return one line about the kind of a fleet's labels, and the task that they mean."""
+    y, task = data.sample()[1], task_of_labels(data)
+    of_classes = (
+        ""
+        if data.reading is not None or task != CLASSIFICATION
+        else "a column for each class, as y.argmax(1), or "
+        if are_one_hot(y)
+        else "whole numbers with a point: classes as y.astype(int), or "
+    )
+    if not data.classes:
+        return f"labels: none (the task {RECONSTRUCTION} needs none)"
+    if task == RECONSTRUCTION:
+        return f"labels: usual and anomalous windows (task {RECONSTRUCTION})"
+    if y.dtype.kind == "f":
+        return f"labels: {of_classes}quantities (task {REGRESSION})"
+    if data.window.steps:
+        return f"labels: a class for each of {data.window.steps} steps of a window (task {task})"
+    if y.ndim > 1:
+        return f"labels: {of_classes}names that each apply or not (task {MULTI_LABEL})"
+    return f"labels: one class for each window (task {CLASSIFICATION})"
+
+
 def described(data: FleetData) -> str:
     """Return a fleet's data as text, with the warnings."""
-    parts = [summary_line(data)]
+    parts = [f"{summary_line(data)}\n{labels_line(data)}"]
     for rows in (column_rows(data), device_rows(data)):
         if len(rows) > 1:
             parts.append(_table(rows))

@@ -15,10 +15,13 @@ from edge_client.data.tables.parts import add_line, labels_line
 from edge_client.data.tables.roles import ACTIVITY
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.arrays.tensors import Array
+from wire.tasks import NO_LABEL
 
 TIMES = 30.0
 """Factor from the median device's channel beyond which a channel is likely in another unit."""
 SHOWN = 3
+MOST_COLUMNS = 8
+"""Maximum number of columns of labels that may be a class, a person and the like."""
 MOST_NAMES = 64
 """Maximum number of names of recordings in a warning."""
 
@@ -32,7 +35,7 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
     warnings = [f"data {data.name}: {remark}" for remark in remarks_of(data)]
     if of_classes:
         warnings += [alike_classes(data), one_class(some), one_part(some), no_label(data)]
-    return [text for text in (*warnings, other_units(some)) if text]
+    return [text for text in (*warnings, no_steps(some), other_units(some)) if text]
 
 
 def remarks_of(data: FleetData) -> list[str]:
@@ -123,6 +126,26 @@ def alike_classes(data: FleetData) -> str:
                 f"one: {add_line(f'classes = {{{json.dumps(name)} = {json.dumps(other)}}}')}"
             )
     return ""
+
+
+def no_steps(data: FleetData) -> str:
+    """Return a warning if columns of labels are steps, and say different things, else "".
+
+    Neighbouring steps of a window mostly have the same class; a class and a person have not.
+    """
+    steps = data.window.steps if data.reading is None else 0
+    if not 0 < steps <= MOST_COLUMNS:
+        return ""
+    y = np.concatenate([w.train_y for w in data.devices.values()])
+    has_both = (y[:, 1:] != NO_LABEL) & (y[:, :-1] != NO_LABEL)
+    alike = ((y[:, 1:] == y[:, :-1]) & has_both).sum(0)
+    if (2 * alike >= has_both.sum(0)).all():
+        return ""
+    return (
+        f"data {data.name}: the {steps} columns of y are taken for the classes of {steps} steps of "
+        "a window, and seldom agree, as a class and a person. If they are these, give one column "
+        "as y, such as y[:, 0], and the person as subject (in Python owner)"
+    )
 
 
 def one_class(data: FleetData) -> str:

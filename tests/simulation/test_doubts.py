@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import shoal
+from simulation.datasets.description import described
 from simulation.datasets.doubts import doubts
 from simulation.datasets.npz import load_npz
 from simulation.datasets.windows import FleetData
@@ -53,6 +54,59 @@ def test_ids_have_no_unit() -> None:
         d: replace(w, train_x=np.abs(w.train_x).astype(np.int64)) for d, w in fleet.devices.items()
     }
     assert doubts(replace(fleet, window=window, devices=ids)) == []
+
+
+CLASS, PERSON = np.repeat(np.arange(1, 7), 16), np.tile(np.arange(1, 9), 12)
+X = np.random.default_rng(0).standard_normal((96, 2, 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.stack([CLASS, PERSON, np.tile([1, 2], 48)], 1),
+        np.stack([PERSON, CLASS], 1),
+        np.stack([np.array(["sit", "walk", "run"])[CLASS % 3], PERSON.astype(str)], 1),
+        np.stack([CLASS, np.full(96, 3)], 1),
+        np.stack([CLASS, CLASS, CLASS, PERSON], 1),
+    ],
+)
+def test_columns_of_a_class_and_a_person_are_a_doubt(y: np.ndarray) -> None:
+    fleet = shoal.load(X, y, np.arange(96) % 4)
+    (said,) = [text for text in doubts(fleet, of_classes=False) if "seldom agree" in text]
+    assert f"the {y.shape[1]} columns of y" in said
+    assert "such as y[:, 0]" in said
+    assert f"a class for each of {y.shape[1]} steps of a window (task sequence)" in described(fleet)
+
+
+@pytest.mark.parametrize("steps", [2, 4, 8, 16])
+@pytest.mark.parametrize("without", [-1, 0])
+def test_columns_of_steps_are_no_doubt(steps: int, without: int) -> None:
+    y = np.repeat(CLASS[:, None], steps, 1)
+    y[::3, steps // 2 :] = (y[::3, steps // 2 :] + 1) % 7
+    y[::5, 0] = without
+    assert not [text for text in doubts(shoal.load(X, y, PERSON)) if "seldom agree" in text]
+
+
+@pytest.mark.parametrize(
+    ("y", "line"),
+    [
+        (CLASS, "one class for each window (task classification)"),
+        (CLASS.astype(str), "one class for each window (task classification)"),
+        (CLASS / 7, "quantities (task regression)"),
+        (CLASS * 1.0, "whole numbers with a point: classes as y.astype(int), or quantities"),
+        (np.eye(7)[CLASS], "a column for each class, as y.argmax(1), or quantities (task reg"),
+        (np.eye(7, dtype=int)[CLASS], "a column for each class, as y.argmax(1), or names that"),
+        (np.stack([CLASS % 2, PERSON % 2], 1), "names that each apply or not (task multi-label)"),
+        (np.repeat(CLASS[:, None], 3, 1), "a class for each of 3 steps of a window (task seq"),
+    ],
+)
+def test_an_account_says_the_task_that_labels_mean(y: np.ndarray, line: str) -> None:
+    assert f"\nlabels: {line}" in described(shoal.load(X, y, PERSON))
+
+
+def test_an_account_says_that_recordings_have_no_labels(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n".join(["t,x", *(f"{i / 50},{i % 7}" for i in range(500))]))
+    assert "\nlabels: none (the task reconstruction" in described(shoal.load(tmp_path))
 
 
 def test_one_class_is_a_doubt_where_labels_matter() -> None:
