@@ -29,7 +29,7 @@ from edge_client.data.recordings.folders import (
 )
 from edge_client.data.recordings.loading import CutRecordings, cut_recordings
 from edge_client.data.recordings.reading import DataReading, class_names, read_reading
-from edge_client.data.recordings.scanning import FolderScan, scan, without_others
+from edge_client.data.recordings.scanning import FolderScan, chosen_of, scan, without_others
 from edge_client.data.recordings.unmatched import unmatched
 from edge_client.data.tables.parts import MemoryTable, add_line
 from edge_client.data.tables.roles import CHANNEL, LABEL
@@ -76,7 +76,7 @@ def load_device_folders(
     stride = stride or settings.stride or usual_stride(length)
     folders = [] if path.is_file() else _device_folders(path)
     tables = [path] if path.is_file() else [] if folders else recordings_in(path)
-    recordings = grouped(tables, folder, settings.recordings)
+    recordings = chosen_of(grouped(tables, folder, settings.recordings), settings)
     if not folders and not recordings:
         raise DataError(
             f"data {path} has no folder of a device. It must have one for each device, as for "

@@ -11,7 +11,7 @@ from edge_client.data.tables.words import settings_in
 from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
 from tests.support import layouts
-from wire.errors import DataError
+from wire.errors import DataError, ShoalError
 
 LINE = "beside the recordings: "
 
@@ -209,6 +209,28 @@ def test_devices_at_the_same_time_are_recordings_of_their_own(tmp_path: Path) ->
     sessions = fleet.recordings["a"].session
     assert sessions is not None
     assert set(sessions.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("inner", ["", "one"])
+@pytest.mark.parametrize("pattern", ["nexus4_1", "*nexus4*", "s3_?"])
+def test_a_device_that_is_chosen_leaves_out_files_of_other_devices(
+    tmp_path: Path, inner: str, pattern: str
+) -> None:
+    folder = tmp_path / inner
+    layouts.hhar(folder)
+    for sensor in ("accelerometer", "gyroscope"):
+        text = (folder / f"Phones_{sensor}.csv").read_text()
+        (folder / f"Watch_{sensor}.csv").write_text(
+            text.replace("s3_1", "lgwatch_1").replace("nexus4_1", "gear_1").replace(",x,", ",u,")
+        )
+    (folder / "shoal.toml").write_text(f'recordings = ["{pattern}"]')
+    fleet = shoal.load(tmp_path)
+    assert fleet.window.channels[0] == "accelerometer.x"
+    assert len(fleet.window.channels) == 6
+    assert list(fleet.devices) == ["a", "b"]
+    (folder / "shoal.toml").write_text('recordings = ["*s5*"]')
+    with pytest.raises(ShoalError):
+        shoal.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["session", "Trial", "phone", "placement", "recording_id"])

@@ -157,9 +157,8 @@ def scan(
     Raises:
         DataError: a file cannot be read, or columns differ between recordings.
     """
-    chosen = [source for source in sources if is_chosen(settings.recordings, source)]
     some, names = list[RecordingFiles](), set[str]()
-    for source in chosen or sources:
+    for source in chosen_of(sources, settings):
         left_out = [s for s, path in source.files if _is_left_out(path, s, settings)]
         for sensor, path in source.files:
             if sensor in left_out:
@@ -186,6 +185,28 @@ def scan(
             device.unnamed = source.files[0][1]
         _check_alike(device, source, columns)
     return device
+
+
+def chosen_of(
+    sources: Sequence[RecordingFiles], settings: FolderSettings
+) -> Sequence[RecordingFiles]:
+    """Return the recordings to be read: by their names, or else by a cell that divides them.
+
+    They are all if a user chooses none of them.
+    """
+    by_name = [source for source in sources if is_chosen(settings.recordings, source)]
+    return by_name or [s for s in sources if _has_chosen_cell(s, settings)] or sources
+
+
+def _has_chosen_cell(source: RecordingFiles, settings: FolderSettings) -> bool:
+    """Return True if a column that divides recordings has a cell that a user chooses."""
+    for sensor, path in source.files:
+        dividers = [name for name in dividers_in(roles_of(path, settings, sensor))[1:] if name]
+        for part in parts_of(path, settings.names, dividers) if dividers else ():
+            cells = {str(cell) for name in dividers for cell in np.unique(part.columns[name])}
+            if any(fnmatch.fnmatch(c, pattern) for c in cells for pattern in settings.recordings):
+                return True
+    return False
 
 
 def usual_rate(rates: Iterable[tuple[float, int]]) -> float:
