@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.data.array_store import ArrayStore
-from edge_client.data.recordings.folders import person_in
+from edge_client.data.recordings.folders import PERSON_NAME, person_in
 from edge_client.data.recordings.scanning import FolderScan, SharedSamples
 from edge_client.data.tables.parts import add_line, labels_line, role_line
 from edge_client.data.tables.roles import LEFT_OUT, PERSON, is_activity
@@ -20,6 +20,8 @@ _CODE = re.compile(
     re.IGNORECASE,
 )
 """Person with whom the name of a file begins."""
+_WORD = re.compile(rf"(?<![^\W_]){PERSON_NAME.pattern}(?![^\W_])", re.IGNORECASE)
+"""Person in the name of a file, as a word of its own."""
 _ID = re.compile(r"[a-z]{0,4}\d{2,5}(?=[\W_].*[^\W\d])", re.IGNORECASE)
 """Likely person with whom the name of a file in a folder with a number begins."""
 _NUMBERED = re.compile(r"\d+[ ._-]*[^\W\d_]{2}")
@@ -104,10 +106,11 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
     settings = next(iter(scans.values())).settings
     if next(iter(scans.values())).folder == path:
         codes = [match[0] if (match := _CODE.match(name)) else "" for _, name in keys]
+        codes = [_person_of(name) for _, name in keys] if "" in codes else codes
         if "" in codes or not 1 < len(set(codes)) < len(codes):
             return _Names({}, "", {})
         return _Names(dict(zip(keys, codes, strict=True)), _remark(codes), {})
-    persons = {key: person_in(key[1]) for key in keys}
+    persons = {key: _person_of(key[1]) for key in keys}
     if len({*persons.values()} - {""}) > 1 and "" not in persons.values():
         if len(scans) < 2 or any(map(person_in, scans)):
             return _Names({}, "", {})
@@ -139,6 +142,12 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
     remark = f"{shown} {are}, not devices; {what or 'each file in them is taken for a device'}"
     undo = f". If each folder is a device: {add_line(labels_line({'*': ''}))}"
     return _Names(persons, remark if in_words else remark + undo, classes)
+
+
+def _person_of(name: str) -> str:
+    """Return the person by whom a file, a folder of it, or a word in its name is called, or ""."""
+    match = _WORD.search(name.rpartition("/")[2])
+    return person_in(name) or (match[0] if match else "")
 
 
 def _remark(persons: Iterable[str]) -> str:

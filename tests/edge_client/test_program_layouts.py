@@ -11,6 +11,7 @@ from edge_client.data.tables.words import settings_in
 from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
 from tests.support import layouts
+from tests.support.layouts import values
 from wire.errors import DataError, ShoalError
 
 LINE = "beside the recordings: "
@@ -199,6 +200,52 @@ def test_files_that_are_no_recordings_are_said(tmp_path: Path) -> None:
     assert "files beside the recordings are not read: Battery.csv, Location.csv, Pedometer.csv" in (
         text
     )
+
+
+def without_times(folder: Path, rows: dict[str, int], names: str = "") -> list[list[str]]:
+    """Files of sensors without a column of times; the cells of the last one."""
+    for sensor, count in rows.items():
+        for recording in ("exp01_user01", "exp02_user01", "exp03_user02"):
+            cells = values(count + len(sensor), 3)[len(sensor) :]
+            lines = [names] * bool(names) + [" ".join(row) for row in cells]
+            layouts.put(folder / f"{sensor}_{recording}.txt", lines)
+    return cells
+
+
+@pytest.mark.parametrize(("names", "words"), [("", 'names = ["c1..c3"]\n'), ("x y z", "")])
+def test_files_of_sensors_without_times_belong_together_row_by_row(
+    tmp_path: Path, names: str, words: str
+) -> None:
+    cells = without_times(tmp_path, {"acc": 600, "gyro": 600}, names)
+    (tmp_path / "shoal.toml").write_text(words)
+    with pytest.raises(DataError, match="how many a second") as error:
+        shoal.load(tmp_path)
+    line = str(error.value).partition(LINE)[2]
+    (tmp_path / "shoal.toml").write_text(f"{words}{line}")
+    fleet = shoal.load(tmp_path)
+    assert (list(fleet.devices), fleet.window.rate_hz) == (["user01", "user02"], 50)
+    window = fleet.devices["user02"].unlabelled_x[0]
+    np.testing.assert_array_equal(
+        window[-1], np.array([row[-1] for row in cells[:128]], np.float32)
+    )
+    assert len(window) == 6
+
+
+@pytest.mark.parametrize("count", [599, 700])
+def test_files_of_sensors_without_times_and_other_numbers_of_rows_are_refused(
+    tmp_path: Path, count: int
+) -> None:
+    without_times(tmp_path, {"acc": 600, "gyro": count}, "x y z")
+    (tmp_path / "shoal.toml").write_text("rate = 50")
+    with pytest.raises(DataError, match=f"it has {count} rows, not 600 .* a column of times"):
+        shoal.load(tmp_path)
+
+
+def test_files_of_sensors_of_which_one_has_times_are_refused(tmp_path: Path) -> None:
+    without_times(tmp_path, {"acc": 600}, "x y z")
+    without_times(tmp_path, {"gyro": 600}, "t x y")
+    with pytest.raises(DataError, match="joined by their time, and no column is one"):
+        shoal.load(tmp_path, rate=50)
 
 
 def test_devices_at_the_same_time_are_recordings_of_their_own(tmp_path: Path) -> None:

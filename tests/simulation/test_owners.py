@@ -105,9 +105,12 @@ def test_files_of_activities_that_share_no_word_are_devices(tmp_path: Path) -> N
         (("S1-ADL1", "S1-Drill", "S2-ADL1", "S2-Drill"), "S1 S2"),
         (("p01_walk", "p01_sit", "p02_walk"), "p01 p02"),
         (("Subject 1 a", "Subject 1 b", "Subject 2 a"), "Subject 1,Subject 2"),
+        (("exp01_user01", "exp02_user01", "exp03_user02"), "user01 user02"),
+        (("walk-sub_3-a", "sit-sub_3-a", "sit-sub_4-b"), "sub_3 sub_4"),
+        (("a P2", "b P2", "b P3"), "P2 P3"),
     ],
 )
-def test_files_that_begin_with_a_person_are_of_one_device(
+def test_files_that_name_a_person_are_of_one_device(
     tmp_path: Path, names: tuple[str, ...], persons: str
 ) -> None:
     files(tmp_path, *names)
@@ -116,7 +119,9 @@ def test_files_that_begin_with_a_person_are_of_one_device(
     assert "devices are the persons in the names of files, such as " in described(fleet)
 
 
-@pytest.mark.parametrize("names", [("S1", "S2"), ("S1-a", "S2-a"), ("S1-a", "S1-b", "other")])
+@pytest.mark.parametrize(
+    "names", [("S1", "S2"), ("S1-a", "S2-a"), ("S1-a", "S1-b", "other"), ("a_s1", "b_s1", "c_s2")]
+)
 def test_files_of_a_person_each_stay_devices(tmp_path: Path, names: tuple[str, ...]) -> None:
     files(tmp_path, *names)
     assert sorted(shoal.load(tmp_path).devices) == sorted(names)

@@ -431,7 +431,9 @@ def _tracks(
             tracks = [_of_track(file, key, store) for file in files]
             if reading.labels_hold and not names and not source.labels:
                 tracks = [(t, x, _held_labels(labels, store)) for t, x, labels in tracks]
-            if tracks[1:]:
+            if tracks[1:] and device.settings.rate and all(t is None for t, _, _ in tracks):
+                yield session, None, *_joined_by_rows(source, tracks, store)
+            elif tracks[1:]:
                 yield session, *_joined(device, source, tracks, store)
             else:
                 yield session, *tracks[0]
@@ -471,6 +473,25 @@ def _held_labels(labels: Array, store: ArrayStore) -> Array:
         classes[block] = part[since][1:]
         last = int(classes[block][-1])
     return classes
+
+
+def _joined_by_rows(
+    source: RecordingFiles, tracks: Sequence[tuple[Array | None, Array, Array]], store: ArrayStore
+) -> tuple[Array, Array]:
+    """Return values and labels of the files of one recording without times, row by row."""
+    for (_, path), (_, part, _) in zip(source.files, tracks, strict=True):
+        if len(part) != len(tracks[0][1]):
+            raise DataError(
+                f"{path}: the files of {source.name!r} have no time, so their rows belong together "
+                f"one by one, and it has {len(part)} rows, not {len(tracks[0][1])} as "
+                f"{source.files[0][1]}. Give each file a column of times."
+            )
+    x = store.empty(tracks[0][1].shape, np.float32)
+    for block in blocks(x):
+        x[block] = tracks[0][1][block]
+        for _, part, _ in tracks[1:]:
+            x[block] = np.where(np.isnan(x[block]), part[block], x[block])
+    return x, next((y for _, _, y in tracks if (y != NO_LABEL).any()), tracks[0][2])
 
 
 def _joined(

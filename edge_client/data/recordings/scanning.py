@@ -422,10 +422,10 @@ def _scan_file(
         rate = usual_rate(rates) if dividers else rate_of(t) if has_rate else 0.0
         device.rates.append((rate, count))
     else:
-        if source.files[1:]:
+        if source.files[1:] and not (device.settings.rate and _has_no_time(device, source)):
             raise DataError(
                 f"{path}: the files of a recording with one file for each sensor are joined by "
-                f"their time, and no column is one. {_time_line(device, sensor, roles)}"
+                f"their time, and no column is one. {_time_line(device, source, sensor, roles)}"
             )
         device.rates.append((0.0, count))
 
@@ -464,12 +464,28 @@ def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:
     return min(units)[1] if len(names) == 1 and units else ""
 
 
-def _time_line(device: FolderScan, sensor: str, roles: Mapping[str, ColumnRole]) -> str:
+def _has_no_time(device: FolderScan, source: RecordingFiles) -> bool:
+    """Return True if no file of a recording has a column of times."""
+    return not any(
+        role.role == TIME
+        for sensor, path in source.files
+        for role in roles_of(path, device.settings, sensor).values()
+    )
+
+
+def _time_line(
+    device: FolderScan, source: RecordingFiles, sensor: str, roles: Mapping[str, ColumnRole]
+) -> str:
     """Return the sentence of an error that says which column of a file may be its time."""
     for name in roles:
         facts = device.facts.get(full_name(sensor, name))
         if is_number_of_row(name) or (facts and facts.up > 0.9 * max(1, facts.up + facts.down)):
             return add_line(role_line(TIME, name))
+    if _has_no_time(device, source):
+        return (
+            "If row after row of all of them belong together, say how many a second, such as 50. "
+            + add_line("rate = 50")
+        )
     return "Give each file a column of times, or keep the files in folders of their own."
 
 
