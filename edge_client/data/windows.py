@@ -42,10 +42,10 @@ from edge_client.data.recordings.folders import (
     classes_of,
     sensor_in,
     sources_in,
-    unread,
 )
 from edge_client.data.recordings.loading import load_recordings, stretches_of_recordings
 from edge_client.data.recordings.reading import DataReading
+from edge_client.data.recordings.unread import unread
 from edge_client.data.tables.parts import is_table
 from edge_client.data.tables.text_form import stem_of
 from edge_client.data.tables.words import FolderSettings, settings_in

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from algorithms.spec import unknown
-from edge_client.data.recordings.folders import unread
+from edge_client.data.recordings.unread import unread
 from edge_client.data.tables.parts import is_table
 from edge_client.data.tables.words import FolderSettings
 from simulation.datasets.device_folders import load_device_folders

@@ -24,13 +24,14 @@ from edge_client.data.recordings.folders import (
     grouped,
     recordings_in,
     sources_in,
-    unread,
     usual_stride,
+    with_others,
 )
 from edge_client.data.recordings.loading import CutRecordings, cut_recordings
 from edge_client.data.recordings.reading import DataReading, class_names, read_reading
 from edge_client.data.recordings.scanning import FolderScan, chosen_of, scan, without_others
 from edge_client.data.recordings.unmatched import unmatched
+from edge_client.data.recordings.unread import others_of, unread
 from edge_client.data.tables.parts import MemoryTable, add_line
 from edge_client.data.tables.roles import CHANNEL, LABEL
 from edge_client.data.tables.text_form import stem_of
@@ -76,14 +77,16 @@ def load_device_folders(
     stride = stride or settings.stride or usual_stride(length)
     folders = [] if path.is_file() else _device_folders(path)
     tables = [path] if path.is_file() else [] if folders else recordings_in(path)
-    recordings = chosen_of(grouped(tables, folder, settings.recordings), settings)
+    others = () if path.is_file() else others_of(path.iterdir(), tables)
+    sources = with_others(grouped(tables, folder, settings.recordings), others)
+    recordings = chosen_of(sources, settings)
     if not folders and not recordings:
         raise DataError(
             f"data {path} has no folder of a device. It must have one for each device, as for "
             f"`shoal-edge --data`, or one recording for each.{_archives(path)}{unread([path])}"
         )
     scans = {
-        inner.name: scan(inner, sources, words_here, classes_of(inner))
+        inner.name: scan(inner, with_others(sources, others), words_here, classes_of(inner))
         for inner in folders
         for words_here in [settings_in(inner, settings)]
         if not has_arrays(inner) and (sources := sources_in(inner, words_here.recordings))

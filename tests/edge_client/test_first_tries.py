@@ -67,7 +67,7 @@ class TestStartAndRate:
     ) -> None:
         layouts.empatica(tmp_path)
         fleet = shoal.load(tmp_path)
-        assert "are not read: IBI.csv, tags.csv" in described(fleet)
+        assert "are not read: IBI.csv, info.txt, tags.csv" in described(fleet)
         seconds = fleet.devices["ann"].num_unlabelled * 64 / 64
         assert 2 * 27 <= seconds <= 2 * 31, "HR begins ten seconds later than the others"
 

@@ -197,9 +197,63 @@ def test_rows_of_features_are_said_and_have_a_model(tmp_path: Path, write: layou
 def test_files_that_are_no_recordings_are_said(tmp_path: Path) -> None:
     layouts.sensor_logger(tmp_path)
     text = described(shoal.load(tmp_path))
-    assert "files beside the recordings are not read: Battery.csv, Location.csv, Pedometer.csv" in (
-        text
-    )
+    names = "Annotation.csv, Battery.csv, Location.csv, Pedometer.csv"
+    assert f"files beside the recordings are not read: {names}" in text
+
+
+@pytest.mark.parametrize("name", ["quest.csv", "quest.tsv", "quest.dat"])
+@pytest.mark.parametrize("text", ["# a\n# b;1\n\n# c", "", "\n\n"])
+def test_a_file_without_any_row_is_left_out_and_named(tmp_path: Path, name: str, text: str) -> None:
+    layouts.put(tmp_path / "one" / "a.csv", ["x,y", *(",".join(c) for c in values(300, 2))])
+    (tmp_path / "one" / name).write_text(text)
+    for folder in (tmp_path, tmp_path / "one"):
+        fleet = shoal.load(folder)
+        assert fleet.window.channels == ("x", "y")
+        assert f"are not read: {name}" in described(fleet)
+    (tmp_path / "one" / "a.csv").unlink()
+    with pytest.raises(DataError, match="is empty"):
+        shoal.load(tmp_path)
+
+
+@pytest.mark.parametrize("inner", ["", "one", "one/two"])
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["100annotations.txt"], "100annotations.txt"),
+        (["b.zip", "a.xlsx", "readme.txt", "LICENSE", "notes.md", ".x"], "a.xlsx, b.zip"),
+        ([f"{i}.json" for i in range(9)], "0.json, 1.json, 2.json, 3.json, 4.json and 4 more"),
+        (["README.txt", "unlabelled.md"], ""),
+    ],
+)
+def test_each_file_that_is_not_read_is_named_once(
+    tmp_path: Path, inner: str, files: list[str], names: str
+) -> None:
+    for person in "ab":
+        cells = [",".join(c) for c in values(300, 2)]
+        layouts.put(tmp_path / inner / f"{person}.csv", ["x,y", *cells])
+    for file in files:
+        (tmp_path / inner / file).write_text("some text\n")
+    text = described(shoal.load(tmp_path))
+    assert text.count("are not read") == bool(names)
+    assert f"are not read: {names}\n" in text or not names
+
+
+def test_a_table_beside_the_folders_of_devices_is_named(tmp_path: Path) -> None:
+    for person in "ab":
+        cells = [",".join(c) for c in values(300, 2)]
+        layouts.put(tmp_path / person / "walk.csv", ["x,y", *cells])
+    (tmp_path / "subjects.csv").write_text("code,age\n1,40\n2,50\n")
+    fleet = shoal.load(tmp_path)
+    assert "beside the recordings are not read: subjects.csv" in described(fleet)
+    fleet = shoal.load(tmp_path / "a" / "walk.csv")
+    assert "are not read" not in described(fleet)
+
+
+def test_a_folder_of_archives_says_to_unpack_them(tmp_path: Path) -> None:
+    (tmp_path / "one" / "data").mkdir(parents=True)
+    (tmp_path / "one" / "data" / "acc_csv.zip").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"acc_csv\.zip is an archive: unpack it"):
+        shoal.load(tmp_path)
 
 
 def without_times(folder: Path, rows: dict[str, int], names: str = "") -> list[list[str]]:

@@ -2,14 +2,15 @@
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice, pairwise
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.recordings.unread import files_in, others_of
 from edge_client.data.tables.clock import read_times
 from edge_client.data.tables.parts import (
     TableSource,
@@ -45,14 +46,6 @@ from wire.arrays.tensors import Array
 from wire.errors import DataError
 
 CLASSES = "classes.txt"
-MOST_FILES = 1000
-_READERS = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel"),
-    **dict.fromkeys((".json", ".jsonl"), "read_json"),
-    **{".feather": "read_feather", ".sav": "read_spss", ".dta": "read_stata", ".xml": "read_xml"},
-    **dict.fromkeys((".mat", ".h5", ".hdf5", ".pkl", ".pickle", ".bin", ".cwa", ".gt3x"), ""),
-}
-"""Functions of pandas that read files of other kinds, "" if there is none."""
 NO_DATA = frozenset(("metadata", "annotation", "annotations", "studymetadata", "readme"))
 """Names of files without classes that programs write beside the samples."""
 BESIDE = re.compile(
@@ -186,7 +179,13 @@ def sources_in(folder: Path, patterns: Sequence[str] = ()) -> list[RecordingFile
     Raises:
         DataError: two files differ only in the suffix.
     """
-    return grouped(_tables_in(folder), folder, patterns)
+    tables = _tables_in(folder)
+    return with_others(grouped(tables, folder, patterns), others_of(files_in(folder), tables))
+
+
+def with_others(sources: Sequence[RecordingFiles], names: Sequence[str]) -> list[RecordingFiles]:
+    """Return recordings with these names too of files beside them that are not read."""
+    return [source._replace(beside=(*source.beside, *names)) for source in sources]
 
 
 def grouped(
@@ -300,26 +299,6 @@ def sensor_in(name: str) -> str:
     return match[0].strip(" _-") if match else ""
 
 
-def unread(paths: Iterable[Path]) -> str:
-    """Return the sentence of an error about files of a kind that is not read, "" if there are none.
-
-    Folders stand for the files in them.
-    """
-    files = (f for path in paths for f in ([path] if path.is_file() else sorted(path.rglob("*"))))
-    path = next((f for f in islice(files, MOST_FILES) if f.suffix.lower() in _READERS), None)
-    if path is None:
-        return ""
-    reader = _READERS[path.suffix.lower()]
-    way = f"pandas.{reader}({path.name!r}).to_csv({path.stem + '.csv'!r}, index=False)"
-    return (
-        f" {path.name} is of a kind that is not read: recordings are *.csv, *.tsv, *.dat, *.txt or "
-        f"*.parquet, and arrays *.npz. To convert it in Python: {way}"
-        if reader
-        else f" {path.name} is of a kind that is not read. Load its arrays in Python, such as with "
-        "scipy.io.loadmat, and give them to shoal.load(x, y, owner)."
-    )
-
-
 def _with_labels(sources: Sequence[RecordingFiles]) -> list[RecordingFiles]:
     """Return recordings, those with a file of times and classes alone beside them joined with it.
 
@@ -383,11 +362,13 @@ def _has_labels_alone(path: TableSource) -> bool:
 
 
 def _has_samples(path: Path) -> bool:
-    """Return False if no channel of a text with a header has a number in its first rows."""
+    """Return False if a text is empty, or no channel of one with a header has a number at first."""
     if not is_text_file(path) or not form_of(path).has_header:
         return True
     header, rows = header_of(path), first_rows(path)
     channels = [i for i, role in enumerate(by_name(header, {})[0].values()) if role.role == CHANNEL]
+    if not header:
+        return False
     return not rows or any(is_number(row[i]) for row in rows for i in channels if i < len(row))
 
 

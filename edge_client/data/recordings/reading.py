@@ -208,7 +208,8 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             )
     beside = {name for scan in scans.values() for source in scan.sources for name in source.beside}
     if beside:
-        names = ", ".join(sorted(beside)[:5]) + (", ..." if len(beside) > 5 else "")
+        more = f" and {len(beside) - 5} more" if len(beside) > 5 else ""
+        names = f"{', '.join(sorted(beside)[:5])}{more}"
         labels = any(re.match(r"labels?\.", name, re.IGNORECASE) for name in beside)
         way = ". Classes are read from files with a time, or begin and end, and the label" * labels
         remarks.append(f"files beside the recordings are not read: {names}{way}")

@@ -1,0 +1,61 @@
+"""Files of a folder that are no recordings: how they are named, and what to do with them."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+_ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar")
+MOST_FILES = 1000
+_READERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel"),
+    **dict.fromkeys((".json", ".jsonl"), "read_json"),
+    **{".feather": "read_feather", ".sav": "read_spss", ".dta": "read_stata", ".xml": "read_xml"},
+    **dict.fromkeys((".mat", ".h5", ".hdf5", ".pkl", ".pickle", ".bin", ".cwa", ".gt3x"), ""),
+}
+"""Functions of pandas that read files of other kinds, "" if there is none."""
+_NO_LOSS = re.compile(
+    r"^\.|readme|licen[sc]e|^(study)?metadata\.|^classes\.txt$|\.(toml|np[yz]|md|pdf)$",
+    re.IGNORECASE,
+)
+"""Names of files that hold no measurements, or are read in another way."""
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and in the folders in it, but for hidden ones and ``meta``."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name.lower() != "meta":
+            yield from files_in(path)
+
+
+def others_of(paths: Iterable[Path], tables: Collection[Path]) -> tuple[str, ...]:
+    """Return the names of the files that are not among the tables, and may hold measurements."""
+    names = {path.name for path in {*paths} - {*tables} if path.is_file()}
+    return tuple(sorted(name for name in names if not _NO_LOSS.search(name)))
+
+
+def unread(paths: Iterable[Path]) -> str:
+    """Return the sentence of an error about files of a kind that is not read, "" if there are none.
+
+    Folders stand for the files in them.
+    """
+    files = (f for path in paths for f in ([path] if path.is_file() else sorted(path.rglob("*"))))
+    kinds = (*_READERS, *_ARCHIVES)
+    path = next((f for f in islice(files, MOST_FILES) if f.suffix.lower() in kinds), None)
+    if path is None:
+        return ""
+    if path.suffix.lower() in _ARCHIVES:
+        return f" {path.name} is an archive: unpack it in its folder."
+    reader = _READERS[path.suffix.lower()]
+    way = f"pandas.{reader}({path.name!r}).to_csv({path.stem + '.csv'!r}, index=False)"
+    return (
+        f" {path.name} is of a kind that is not read: recordings are *.csv, *.tsv, *.dat, *.txt or "
+        f"*.parquet, and arrays *.npz. To convert it in Python: {way}"
+        if reader
+        else f" {path.name} is of a kind that is not read. Load its arrays in Python, such as with "
+        "scipy.io.loadmat, and give them to shoal.load(x, y, owner)."
+    )
