@@ -89,7 +89,9 @@ def check_labels(y: Array, count: int, origin: str) -> None:
             f"int[{count}, names] of 0 and 1, int[{count}, steps] from {NO_LABEL}, or "
             f"float[{count}, quantities]"
         )
-        raise DataError(f"{description}, expected int[{count}], {rows}")
+        way = {"b": "y.astype(int)", "O": "y.astype(str)"}.get(kind, "") if y.ndim == 1 else ""
+        hint = f": use {way}" if way else ""
+        raise DataError(f"{description}, expected int[{count}], {rows}{hint}")
 
 
 def are_steps(y: Array, names: Sequence[str]) -> bool:

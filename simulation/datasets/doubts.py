@@ -12,7 +12,7 @@ import numpy as np
 from edge_client.data.array_store import blocks
 from edge_client.data.labels import has_classes
 from edge_client.data.tables.parts import add_line, labels_line
-from edge_client.data.tables.roles import ACTIVITY
+from edge_client.data.tables.roles import ACTIVITY, is_activity
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.arrays.tensors import Array
 from wire.tasks import NO_LABEL
@@ -63,6 +63,12 @@ def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
         word = next((w for w in words if ACTIVITY.match(w) and w not in in_all), "")
         if word:
             patterns[f"{word}*" if name.startswith(word) else f"*{word}*"] = word
+
+    parents = [name.split("/")[-2] for name in names if "/" in name]
+    classes = {re.sub(r"^\d+[\W_]*|[\W_]*\d+$", "", folder) for folder in parents}
+    has_others = len(parents) == len(names) and not all(map(is_activity, names))
+    if has_others and len(classes - {""}) > 1 and any(map(is_activity, classes)):
+        patterns = {f"*{word}*/*": word for word in classes - {""}}
 
     def order(pattern: str) -> tuple[int, str]:
         """Return the place of a pattern, behind those whose names it would match too."""

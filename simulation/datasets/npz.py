@@ -67,6 +67,8 @@ VARIABLE = (
 )
 FEW = 8
 """Maximum number of labels that a message lists."""
+_CASTS = {"f": ": use subject.astype(int)", "O": ": use subject.astype(str)"}
+"""Hints at owners of another dtype."""
 
 
 ARRAYS = (
@@ -124,16 +126,16 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
                     )
             if others := sorted(stored.keys() - set(ARRAYS)):
                 log.warning(
-                    "data %s: arrays %s are not read. A file has %s",
+                    "data %s: arrays %s are not read. Those that are: %s",
                     path,
                     ", ".join(others[:FEW]),
-                    LAYOUT,
+                    ", ".join(ARRAYS),
                 )
             return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
         raise DataError(
             f"data {path}: an array holds Python objects or is cut off. A file has {LAYOUT}; "
-            f"{VARIABLE}"
+            f"names are stored by y.astype(str); {VARIABLE}"
         ) from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path} cannot be read as a .npz file: {error}") from None
@@ -269,7 +271,7 @@ def numbered_classes(
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(
             f"data {origin}: y must hold class numbers from 0 to {MOST_CLASSES}, got {lowest} to "
-            f"{highest}"
+            f"{highest}{_without_label(lowest)}"
         )
     if not names:
         return _those_that_occur(y)
@@ -284,6 +286,16 @@ def numbered_classes(
             f"to {highest}{counted}"
         )
     return names, y
+
+
+def _without_label(lowest: int) -> str:
+    """Return the hint of an error about a lowest class that usually means no label, else ""."""
+    if lowest != NO_LABEL:
+        return ""
+    return (
+        f". Leave out windows without a label, here {NO_LABEL}; in the folder of a device, "
+        "unlabelled.npz may hold them"
+    )
 
 
 def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
@@ -316,7 +328,7 @@ def device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]:
     if subject.shape != (count,) or subject.dtype.kind not in "iuUS":
         raise DataError(
             f"data {origin}: subject must be int[{count}] or str[{count}], got "
-            f"{subject.dtype}{list(subject.shape)}"
+            f"{subject.dtype}{list(subject.shape)}{_CASTS.get(subject.dtype.kind, '')}"
         )
     values = np.unique(subject).tolist()
     if subject.dtype.kind in "iu":

@@ -57,7 +57,7 @@ def test_a_time_by_its_name_is_no_channel(tmp_path: Path, name: str) -> None:
     [
         (counting, "it only grows"),
         (lambda n, _rng, count: [str(9e9 - n * count - i) for i in range(count)], "it only falls"),
-        (lambda _n, _rng, count: [str(i % 200) for i in range(count)], "it only grows"),
+        (lambda _n, _rng, count: [str(i % 200) for i in range(count)], "it grows and then"),
         (lambda n, rng, count: np.cumsum(rng.random(count)) + n, "it only grows"),
         (lambda n, _rng, count: [str(7 - n)] * count, "it is constant in each recording"),
         (

@@ -181,6 +181,15 @@ class TestLabels:
         label = line.replace("person", "label")
         assert len(with_line(tmp_path / "data", label).classes) == count
 
+    @pytest.mark.parametrize("header", ["state", "Machine State", "Zustand"])
+    def test_states_of_a_machine_are_offered_as_the_label(
+        self, tmp_path: Path, header: str
+    ) -> None:
+        names = ("normal", "unbalance", "worn")
+        folder = table(tmp_path / "data", header, lambda i: [names[i // 600]])
+        assert suggested(fleet := shoal.load(folder)) == [f'columns."{header}" = "label"']
+        assert with_line(folder, suggested(fleet)[0]).classes == names
+
     def test_numbers_that_come_back_in_a_recording_are_the_label(self, tmp_path: Path) -> None:
         folder = table(tmp_path / "data", "code", lambda i: [str(i // 200 % 3)], 3600)
         fleet = shoal.load(folder)

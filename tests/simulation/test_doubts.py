@@ -56,6 +56,46 @@ def test_ids_have_no_unit() -> None:
     assert doubts(replace(fleet, window=window, devices=ids)) == []
 
 
+@pytest.mark.parametrize(
+    ("folders", "line"),
+    [
+        (
+            ["dws_1", "ups_3", "wlk_7", "jog_9", "sit_5", "std_6"],
+            '"*dws*/*" = "dws", "*jog*/*" = "jog", "*sit*/*" = "sit", "*std*/*" = "std"',
+        ),
+        (["01-walk", "02-wave"], '"*walk*/*" = "walk", "*wave*/*" = "wave"'),
+    ],
+)
+def test_classes_of_folders_are_all_named_if_some_are_activities(
+    tmp_path: Path, folders: list[str], line: str
+) -> None:
+    rows = "\n".join(["x,y", *(f"{i % 7}.5,{i % 11}.25" for i in range(300))])
+    for folder in folders:
+        for name in ("sub_1.csv", "sub_2.csv"):
+            path = tmp_path / "data" / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(rows)
+    (text,) = [text for text in doubts(shoal.load(tmp_path)) if "no column is the label" in text]
+    assert line in text
+    (tmp_path / "data" / "shoal.toml").write_text(text.partition("recordings: ")[2])
+    assert len(shoal.load(tmp_path).classes) == len(folders)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "way"),
+    [
+        ({"y": np.arange(96) % 2 == 0}, r"use y\.astype\(int\)"),
+        ({"y": np.arange(96) % 3 - 1}, r"Leave out windows without a label, here -1"),
+        ({"owner": np.arange(96) % 4 * 1.0}, r"use subject\.astype\(int\)"),
+    ],
+)
+def test_arrays_of_another_dtype_are_refused_with_the_way_out(
+    arrays: dict[str, np.ndarray], way: str
+) -> None:
+    with pytest.raises(DataError, match=way):
+        shoal.load(X, **({"y": np.arange(96) % 2, "owner": np.arange(96) % 4} | arrays))
+
+
 CLASS, PERSON = np.repeat(np.arange(1, 7), 16), np.tile(np.arange(1, 9), 12)
 X = np.random.default_rng(0).standard_normal((96, 2, 32)).astype(np.float32)
 
@@ -154,6 +194,6 @@ def test_arrays_that_are_not_read_are_named(
     x = np.zeros((8, 2, 16), np.float32)
     np.savez(tmp_path / "a.npz", X=x, y=np.arange(8) % 2, groups=np.arange(8) // 4)
     load_npz(tmp_path / "a.npz")
-    assert "arrays groups are not read" in caplog.text
+    assert "arrays groups are not read. Those that are: X, y, subject, split" in caplog.text
     with pytest.raises(DataError, match=r"To load all devices from a.npz, give that file"):
         shoal.load(tmp_path)

@@ -38,6 +38,7 @@ from edge_client.data.tables.roles import (
     ColumnRole,
     RoleName,
     is_activity,
+    plain,
 )
 from edge_client.data.tables.text_form import THOUSANDS, is_text
 from edge_client.data.tables.values import (
@@ -58,6 +59,8 @@ _STATISTIC = re.compile(
     r"kurt\w*|rms|correlation|arcoeff|sma|bandsenergy|meanfreq|maxinds|q\d+|fft\w*)([^a-z]|$)",
     re.IGNORECASE,
 )
+_STATE = re.compile(r"(machine_|operating_)?(state|status|condition|fault|zustand|etat|estado)")
+"""Name of a column that likely has classes, if none is the label."""
 MOST_MADE_UP = 2.0
 """Largest factor by which a rate is raised: at most as many samples are made up as there are."""
 
@@ -138,7 +141,7 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
                 )
             if values and not reason and not come_back(facts):
                 reason = "each of its values lasts for long, as a person's or a class's does"
-            likely = _likely_role(values, reason, facts, roles)
+            likely = _likely_role(name, values, reason, facts, roles)
             if reason:
                 role = ColumnRole(name, LEFT_OUT, reason, role.unit)
                 if likely != CHANNEL or reason not in ("no numbers", "empty"):
@@ -267,22 +270,28 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
 
 
 def _likely_role(
-    values: Collection[str], reason: str, devices: Sequence[ColumnFacts], others: Collection[str]
+    name: str,
+    values: Collection[str],
+    reason: str,
+    devices: Sequence[ColumnFacts],
+    others: Collection[str],
 ) -> RoleName:
     """Return the role that a column without one may have, "channel" if nothing says another.
 
     Args:
+        name: name of the column.
         values: values that last as a person's or a class's do.
         reason: reason why it is no channel by its values, "" if it may be one.
         devices: facts of the column.
         others: roles of the other columns.
     """
-    if reason.startswith("it only grows") and TIME not in others:
+    if reason.startswith(("it only grows", "it grows")) and TIME not in others:
         return TIME
     are_activities = 2 * sum(map(is_activity, values)) > len(values)
     if not values or (LABEL in others and are_activities):
         return CHANNEL
-    if LABEL not in others and (are_activities or come_back(devices)):
+    is_state = _STATE.fullmatch(plain(name)) is not None
+    if LABEL not in others and (are_activities or is_state or come_back(devices)):
         return LABEL
     return CHANNEL if PERSON in others else PERSON
 

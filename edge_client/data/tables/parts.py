@@ -112,7 +112,11 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
     if len(names) != len(form.first):
         what = f"{len(names)} names" if names else "names of its columns"
         rows = first_rows(path, 2000)
-        alone = f"If other files have {len(names)} cells, write a header into this file. "
+        alone = (
+            f"If other files have {len(names)} cells, choose them by recordings = "
+            f'["PATTERN of their names"], or write a header into this file. If all have '
+            f"{len(form.first)}: "
+        )
         raise DataError(
             f"{path}, line {form.skipped + 1}: the first line is a row of {len(form.first)} cells "
             f"({', '.join(form.first[:6])}{', ...' if len(form.first) > 6 else ''}) in place of "

@@ -131,7 +131,9 @@ def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
         return ""
     up, down = sum(facts.up for facts in devices), sum(facts.down for facts in devices)
     if up + down >= FEWEST / 8 and max(up, down) >= ONE_WAY * (up + down):
-        return f"it only {'grows' if up > down else 'falls'}, as a clock or a counter does"
+        way = "grows" if up > down else "falls"
+        what = f"it only {way}" if not min(up, down) else f"it {way} and then begins anew"
+        return f"{what}, as a clock or a counter does"
     constants = set().union(*(facts.constants for facts in devices))
     if len(constants) > 1 and not any(facts.varies for facts in devices):
         return "it is constant in each recording"
