@@ -238,6 +238,36 @@ def test_each_file_that_is_not_read_is_named_once(
     assert f"are not read: {names}\n" in text or not names
 
 
+@pytest.mark.parametrize(
+    ("width", "time", "is_said"),
+    [(187, "", True), (80, "", True), (45, "", False), (187, "t", False)],
+)
+def test_rows_that_may_be_whole_windows_are_said(
+    tmp_path: Path, width: int, time: str, is_said: bool
+) -> None:
+    rows = [
+        [str(i / 50)] * bool(time) + c + [f"{i // 60}"] for i, c in enumerate(values(300, width))
+    ]
+    layouts.put(tmp_path / "train.csv", [",".join(row) for row in rows])
+    with pytest.raises(DataError, match="in place of names") as error:
+        shoal.load(tmp_path)
+    assert ("If each row is a whole window, make arrays" in str(error.value)) == is_said
+    assert "names = [" in str(error.value)
+
+
+def test_a_file_of_other_columns_says_how_to_leave_it_out(tmp_path: Path) -> None:
+    for name, width in (("Hips_Motion.txt", 7), ("Hips_Cells.txt", 4)):
+        rows = [f"{i * 10} {' '.join(c)}" for i, c in enumerate(values(300, width))]
+        layouts.put(tmp_path / "one" / name, rows)
+    (tmp_path / "shoal.toml").write_text('names = ["t", "c1..c7"]\n')
+    with pytest.raises(
+        DataError, match=r"5 cells .* choose them by recordings = \[.*If all have 5"
+    ):
+        shoal.load(tmp_path)
+    (tmp_path / "shoal.toml").write_text('names = ["t", "c1..c7"]\nrecordings = ["*_Motion"]\n')
+    assert len(shoal.load(tmp_path).window.channels) == 7
+
+
 def test_a_table_beside_the_folders_of_devices_is_named(tmp_path: Path) -> None:
     for person in "ab":
         cells = [",".join(c) for c in values(300, 2)]

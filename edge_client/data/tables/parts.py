@@ -35,6 +35,8 @@ PART = 65_536
 """Number of rows of a part."""
 SHOWN_LINES = 20
 """Maximum number of lines in an error."""
+WIDE = 64
+"""Number of columns without names and times from which a row may be a whole window."""
 SHOWN_NAMES = 4
 """Maximum number of names in a sentence."""
 _SERIES = re.compile(r"(.*?)(\d+)\.\.\1(\d+)")
@@ -113,14 +115,24 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
         what = f"{len(names)} names" if names else "names of its columns"
         rows = first_rows(path, 2000)
         alone = (
-            f"If other files have {len(names)} cells, choose them by recordings = "
-            f'["PATTERN of their names"], or write a header into this file. If all have '
-            f"{len(form.first)}: "
+            ""
+            if not names
+            else (
+                f"If other files have {len(names)} cells, choose them by recordings = "
+                f'["PATTERN of their names"], or write a header into this file. If all have '
+                f"{len(form.first)}: "
+            )
         )
+        line = _names_line(rows, mine)
+        if len(form.first) >= WIDE and '"t"' not in line and not names:
+            alone = (
+                "If each row is a whole window, make arrays of the rows: shoal.load(x, y, owner) "
+                "with x (n, channels, time). If it is a sample: "
+            )
         raise DataError(
             f"{path}, line {form.skipped + 1}: the first line is a row of {len(form.first)} cells "
             f"({', '.join(form.first[:6])}{', ...' if len(form.first) > 6 else ''}) in place of "
-            f"{what}. {alone if names else ''}{add_line(_names_line(rows, mine))}"
+            f"{what}. {alone}{add_line(line)}"
         )
     return names
 
