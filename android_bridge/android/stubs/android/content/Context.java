@@ -20,6 +20,7 @@ public abstract class Context {
   public Object getSystemService(String name) { throw new RuntimeException("Stub!"); }
   public final String getString(int resId, Object... formatArgs) { throw new RuntimeException("Stub!"); }
   public int checkSelfPermission(String permission) { throw new RuntimeException("Stub!"); }
+  public android.content.ComponentName startService(Intent service) { throw new RuntimeException("Stub!"); }
   public android.content.ComponentName startForegroundService(Intent service) { throw new RuntimeException("Stub!"); }
   public boolean stopService(Intent service) { throw new RuntimeException("Stub!"); }
 }

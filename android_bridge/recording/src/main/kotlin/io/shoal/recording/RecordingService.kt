@@ -36,28 +36,36 @@ import io.shoal.core.ConfigException
  * ([SensorRecorder.watch]), which stores nothing.
  */
 public class RecordingService : Service() {
-    private val withdrawn = FleetListener { if (it is FleetState.Blocked && it.reason == FleetState.Blocked.Reason.CONSENT) stopSelf() }
+    private val withdrawn = FleetListener { if (it is FleetState.Blocked && it.reason == FleetState.Blocked.Reason.CONSENT) end() }
     private var fleet: Fleet? = null
     private var recorder: SensorRecorder? = null
     private val main = Handler(Looper.getMainLooper())
     private var awake: PowerManager.WakeLock? = null
 
+    /** Number of the order that was carried out last. */
+    private var lastOrder = 0
+
     override fun onBind(intent: Intent?): IBinder? = null
 
     override fun onStartCommand(intent: Intent?, flags: Int, startId: Int): Int {
         val (name, label) = intent?.getStringExtra(FLEET) to intent?.getStringExtra(LABEL)
-        if (intent == null || name == null || intent.action == STOP) {
-            stopSelf()
-            return START_NOT_STICKY
-        }
+        lastOrder = startId
+        if (intent == null || name == null || intent.action == STOP) return START_NOT_STICKY.also { end() }
         return begin({ show(name, label) }, { record(Shoal.fleet(this, name), label) }) { error ->
             android.util.Log.w("Shoal", "nothing is recorded: $error")
-            stopSelf()
+            end()
         }
+    }
+
+    /** Store the current recording, and end the service unless a later order waits, which then decides. */
+    private fun end() {
+        finish()
+        stopSelf(lastOrder)
     }
 
     override fun onDestroy() {
         finish()
+        recordedFleet = null
         main.removeCallbacks(lease)
         awake?.takeIf { it.isHeld }?.release()
         awake = null
@@ -68,7 +76,6 @@ public class RecordingService : Service() {
     private fun finish() {
         fleet?.removeListener(withdrawn)
         fleet = null
-        recordedFleet = null
         recorder?.stop()
         recorder = null
     }
@@ -88,7 +95,7 @@ public class RecordingService : Service() {
     private val lease = object : Runnable {
         override fun run() {
             val open = recorder ?: return
-            if (!open.isRecording) return stopSelf() // it has ended by itself
+            if (!open.isRecording) return end() // it has ended by itself
             if (open.needsWakeLock) lock().acquire(2 * LEASE_MS)
             main.postDelayed(this, LEASE_MS)
         }
@@ -173,12 +180,27 @@ public class RecordingService : Service() {
         public fun isRecording(fleet: Fleet): Boolean = recordedFleet == fleet.name
 
         /**
-         * End the recording, and store it; without one nothing happens. [isRecording] is false once
-         * Android has ended the service, which it does on the main thread.
+         * End the recording, and store it; without one nothing happens. Calls of [start] and [stop]
+         * take effect in their order. [isRecording] is false once Android has ended the service,
+         * which it does on the main thread.
          */
         @JvmStatic
         public fun stop(context: Context) {
-            context.stopService(Intent(context, RecordingService::class.java))
+            val service = Intent(context, RecordingService::class.java)
+            halt({ context.startService(service.setAction(STOP)) }, { context.stopService(service) })
+        }
+
+        /**
+         * Give the service the [order] to end, which it carries out after those before it: Android ends
+         * an app that stops a service before it has asked for the foreground. An app in the background
+         * may give no order if no service records; then [stop] it.
+         */
+        internal fun halt(order: () -> Unit, stop: () -> Unit) {
+            try {
+                order()
+            } catch (_: IllegalStateException) {
+                stop()
+            }
         }
 
         private fun order(context: Context, fleet: String, label: String?): Intent =

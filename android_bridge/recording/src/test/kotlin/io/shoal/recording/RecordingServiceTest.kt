@@ -152,6 +152,69 @@ class RecordingServiceTest {
         assertFalse(RecordingService.isRecording(beats))
     }
 
+    /**
+     * Android's rules for orders to a service, which its main thread carries out one after the other:
+     * one that is stopped before it has asked for the foreground ends the app, and an app in the
+     * background gives orders only to a service that runs in the foreground.
+     */
+    private class Orders(private val isInUse: Boolean) {
+        private val waiting = ArrayDeque<Pair<Int, String?>>()
+        private var latest = 0
+        private var owesForeground = false
+        private var isForeground = false
+        var isCrashed = false
+        var recorded: String? = null
+
+        fun start(label: String) {
+            owesForeground = !isForeground
+            waiting += ++latest to label
+        }
+
+        fun stop() = RecordingService.halt(
+            {
+                if (!isInUse && !isForeground) throw IllegalStateException("Not allowed to start service")
+                waiting += ++latest to null
+            },
+            ::end,
+        )
+
+        fun carryOut() {
+            val (order, label) = waiting.removeFirstOrNull() ?: return
+            if (label == null) {
+                recorded = null
+                if (order == latest) end()
+            } else {
+                begin({ isForeground = true }, { recorded = label }) { throw it }
+                owesForeground = false
+            }
+        }
+
+        private fun end() {
+            isCrashed = isCrashed || owesForeground
+            waiting.clear()
+            isForeground = false
+            recorded = null
+        }
+
+        fun carryOutAll() {
+            while (waiting.isNotEmpty()) carryOut()
+        }
+    }
+
+    @Test
+    fun `starts and stops in any order and haste harm nothing, and the last one decides`() {
+        val acts = listOf<(Orders) -> Unit>({ it.start("walking") }, { it.start("stairs") }, { it.stop() }, { it.carryOut() })
+        for (number in 0 until 4096) {
+            val steps = List(6) { (number shr (2 * it)) and 3 }
+            val android = Orders(isInUse = true)
+            for (step in steps) acts[step](android)
+            android.carryOutAll()
+            assertFalse(android.isCrashed, "$steps")
+            assertEquals(listOf("walking", "stairs", null).getOrNull(steps.lastOrNull { it < 3 } ?: 2), android.recorded, "$steps")
+        }
+        Orders(isInUse = false).stop() // nothing runs, and Android refuses the order: not the app's concern
+    }
+
     @Test
     fun `no question is used up that Android would not show`() {
         val taken = ArrayList<String>()
