@@ -93,7 +93,7 @@ def _names(declared: ClassFile) -> list[str]:
     members = _members(declared)
     is_object = declared.access & ENUM or any(m.name == "INSTANCE" for m in members)
     # a class of the declarations that a file has outside of classes
-    if all(m.access & STATIC for m in members) and not is_object:
+    if members and all(m.access & STATIC for m in members) and not is_object:
         return [
             f"{declared.name.rpartition('/')[0]}/{m.name}"
             for m in members
@@ -124,8 +124,20 @@ def _public_classes(module: Module) -> list[ClassFile]:
         if declared.access & PUBLIC
         and "$$" not in name
         and not marked.intersection(_enclosing(name))
-        and _members(declared)
+        and (_members(declared) or _is_named(declared))
     ]
+
+
+def _is_named(declared: ClassFile) -> bool:
+    """Return True if an app may name a class without public members.
+
+    That is an interface, or one that has a supertype, such as a kind of a sealed class. Left out
+    are the classes that Kotlin makes of files, and annotations.
+    """
+    return not declared.access & ANNOTATION and (
+        bool(declared.access & INTERFACE or declared.interfaces)
+        or declared.base != "java/lang/Object"
+    )
 
 
 def _enclosing(name: str) -> list[str]:

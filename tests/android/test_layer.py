@@ -58,6 +58,14 @@ class Shown {
 interface Between {
     fun act()
 }
+
+abstract class Kind {
+    class Empty internal constructor() : Kind()
+}
+
+interface Tag
+
+annotation class Note
 """
 ENROL_DAYS = 0.0045
 """Certificates of six minutes, which began ten minutes ago: they are to be renewed at once."""
@@ -545,7 +553,10 @@ def test_a_mark_hides_a_declaration_and_what_belongs_to_it(
     }
     assert found == {
         "MarkedKt": [("one", "(I)I"), ("one$default", "(IILjava/lang/Object;)I")],
+        "Kind": [("<init>", "()V")],
+        "Kind$Empty": [],
         "Shown": [("<init>", "()V"), ("getHere", "()I")],
+        "Tag": [],
     }
 
 
