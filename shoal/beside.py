@@ -1,6 +1,6 @@
 """Results that the demonstration shows beside its run, for comparison.
 
-These are training alone, the groups' models, and newcomers without labels.
+These are FedAvg, training alone, the groups' models, and newcomers without labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,22 @@ def _comparison(
     return Baseline(**structs.asdict(over), accuracy_by_round=by_round, devices=dict(devices))
 
 
-def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> list[str]:
+def run_simulations(
+    fleet: FleetData, settings: SimulationSettings, attack: str
+) -> tuple[dict[str, Baseline], list[str]]:
+    """Return comparisons by name, and the lines of newcomers without labels.
+
+    FedAvg trains with the attackers `attack`. It is left out if it is the settings' algorithm.
+    """
+    fedavg = read_algorithm("fedavg")
+    runs = {"alone": replace(settings, algorithm=read_algorithm("local"))}
+    if settings.algorithm != fedavg:
+        runs = {"fedavg": replace(settings, algorithm=fedavg, attack=attack)} | runs
+    comparison = {name: comparison_of(simulate(fleet, run).summary) for name, run in runs.items()}
+    return comparison, _newcomers_without_labels(fleet, settings)
+
+
+def _newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> list[str]:
     """Simulate two devices without labels that come after training; return a line for each.
 
     Each line has the device's group and its accuracy, beside that with FedAvg's model. A fleet of

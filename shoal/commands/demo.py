@@ -82,11 +82,7 @@ def demo(
     from export.describe import MIN_BATCH
     from export.publish import TRUST_FILE, own_key
     from export.runtimes import ONNX
-    from shoal.beside import (
-        comparison_of,
-        model_of_the_group,
-        newcomers_without_labels,
-    )
+    from shoal.beside import comparison_of, model_of_the_group, run_simulations
     from shoal.reports.files import slug, write_report
     from shoal.reports.run_page import Extras
     from shoal.reports.tables import device_table
@@ -96,9 +92,9 @@ def demo(
     from simulation.datasets.doubts import doubts
     from simulation.datasets.windows import able_to_train, check_trainable, select_devices
     from simulation.engine.workers.attacks import make_attack, read_attack, summary_of
+    from simulation.engine.workers.processes import process_pool
     from simulation.local.broker import EmbeddedBroker
     from simulation.local.fleet import LocalFleet, phone_command
-    from simulation.simulate import simulate
     from wire.bundle import EXECUTORCH
 
     console, spec = Console(), read_algorithm(words["algorithm"])
@@ -131,18 +127,25 @@ def demo(
         f"{_processes(others, chosen)}.",
         soft_wrap=True,
     )
-    with steps(console, f"exporting {spec}") as say:
-        folder = prepare_folder(out / "bundle")
-        key = own_key(folder)
-        published = _publish(fleet, spec, seed, key, runtimes, say)
-        published.write(folder, key)
-        bundle, error = published.bundle, published.parity.step_error
-    size = f"{len(bundle.payload) / 1000:.0f} KB"
-    console.print(
-        f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale",
-        soft_wrap=True,
+    settings = SimulationSettings(
+        algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed
     )
     with ExitStack() as stack:
+        # an export keeps one core busy, so the simulations have another one
+        pool = stack.enter_context(process_pool(1))
+        simulations = pool.submit(run_simulations, fleet, settings, attack_text)
+        with steps(console, f"exporting {spec}") as say:
+            folder = prepare_folder(out / "bundle")
+            key = own_key(folder)
+            published = _publish(fleet, spec, seed, key, runtimes, say)
+            published.write(folder, key)
+            bundle, error = published.bundle, published.parity.step_error
+        size = f"{len(bundle.payload) / 1000:.0f} KB"
+        console.print(
+            f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's "
+            "scale",
+            soft_wrap=True,
+        )
         broker = stack.enter_context(EmbeddedBroker())
         signal.signal(
             signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
@@ -186,27 +189,12 @@ def demo(
             processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded()
         )
         phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.max_rss_bytes(phones=True))
-    with steps(console, "beside it, simulated: FedAvg, training alone, and two newcomers"):
-        settings = SimulationSettings(
-            algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed
-        )
-
-        def simulated(algorithm: str, attack: str = "") -> Summary:
-            return simulate(
-                fleet,
-                msgspec.structs.replace(
-                    settings, algorithm=read_algorithm(algorithm), attack=attack
-                ),
-            ).summary
-
-        is_fedavg = spec == read_algorithm("fedavg")
-        comparison = {
-            "fedavg": comparison_of(summary if is_fedavg else simulated("fedavg", attack_text)),
-            "alone": comparison_of(simulated("local")),
-        }
-        if group := model_of_the_group(summary, records):
-            comparison["group model"] = group
-        joined = newcomers_without_labels(fleet, settings)
+        with steps(console, "beside it, simulated: FedAvg, training alone, and two newcomers"):
+            comparison, joined = simulations.result()
+    if spec == read_algorithm("fedavg"):
+        comparison = {"fedavg": comparison_of(summary)} | comparison
+    if group := model_of_the_group(summary, records):
+        comparison["group model"] = group
     summary = msgspec.structs.replace(
         summary, edge=edge, phones=phone, comparison=comparison, command=NOW.get().command
     )
@@ -294,12 +282,14 @@ def _serve(
     from shoal.reports.files import slug
     from shoal.waiting import rounds as rounds_shown
     from simulation.local.broker import free_port
-    from simulation.local.fleet import start_process, stop_processes
+    from simulation.local.fleet import ONE_THREAD, start_process, stop_processes
 
     port, name = free_port(), str(algorithm)
     options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
-    process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
+    process = start_process(
+        ["-m", "shoal", "serve", *arguments], out / "aggregator.log", ONE_THREAD
+    )
     opened_s = time.monotonic()
     try:
         with rounds_shown(console, name, rounds) as told_of:

@@ -24,6 +24,8 @@ from simulation.engine.workers.attacks import Attack
 from wire.errors import ConfigError, ShoalError
 
 STOP_S = 10.0
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Environment of a process beside many others: threads that share a core wait for each other."""
 BUILD = Path(__file__).resolve().parents[2] / "android_bridge" / "build"
 """Path of the script that builds the Kotlin phones (`android_bridge/jvm-host`).
 
@@ -147,7 +149,7 @@ class LocalFleet:
             if self.attack is not None and device_id in self.attack.attackers:
                 module = ["simulation.local.poisoner", self.attack.name, str(self.attack.scale)]
             command = [sys.executable, "-m", *module, "run"]
-            environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            environment = ONE_THREAD
         process = start_program([*command, *options], self.log(device_id), environment)
         self.processes[device_id] = process
         return process

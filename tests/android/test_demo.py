@@ -3,8 +3,11 @@ anything begins."""
 
 import json
 import os
+import pickle
 import re
 import signal
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.fleet_store import load_fleet
 from shoal.cli import application
+from simulation.engine.workers import processes
 from simulation.local import fleet
 from simulation.local.fleet import phone_command, start_process, stop_processes
 from tests.android.bridge import run_build
@@ -36,6 +40,27 @@ def test_more_phones_than_devices_are_refused(tmp_path: Path) -> None:
         ConfigError, match="--phones must be at most 2, the number of devices, got 3"
     ):
         run(tmp_path, algorithm="fedavg", devices=2, rounds=1, phones=3)
+
+
+def test_the_simulations_beside_it_begin_before_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    class Pool:
+        def submit(self, work: Callable[..., object], *arguments: object) -> None:
+            assert pickle.dumps(arguments)
+            events.append(work.__name__)
+
+    def publish(*_arguments: object) -> None:
+        events.append("export")
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(processes, "process_pool", lambda count: nullcontext(Pool()))
+    monkeypatch.setattr("shoal.commands.demo._publish", publish)
+    with pytest.raises(ConfigError, match="enough"):
+        run(tmp_path, algorithm="fedavg", devices=2, rounds=1)
+    assert events == ["run_simulations", "export"]
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

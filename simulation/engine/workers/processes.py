@@ -11,7 +11,7 @@ import mmap
 import pickle
 import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -37,8 +37,6 @@ from wire.messages import Plan
 @contextmanager
 def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
     """Yield `count` worker processes."""
-    for module in outside.modules():
-        cloudpickle.register_pickle_by_value(module)
     numbers = itertools.count(1)
 
     def run(plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
@@ -48,10 +46,6 @@ def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
             futures = [executor.submit(_carry_out, host_file, models_file, plan) for plan in plans]
             for future in as_completed(futures):
                 yield future.result()
-        except TerminatedWorkerError as error:
-            raise ShoalError(
-                f"A worker process of the simulation ended, perhaps for lack of memory: {error}"
-            ) from None
         finally:
             for file in (models_file, models_file.with_suffix(".arrays")):
                 file.unlink(missing_ok=True)
@@ -60,11 +54,28 @@ def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
         folder = Path(name)
         host_file = folder / "host"
         _write(host_file, (host.spec, host.store))
-        executor = ProcessPoolExecutor(count, initializer=_begin)
-        try:
+        with process_pool(count) as executor:
             yield run
-        finally:
-            executor.shutdown(kill_workers=True)
+
+
+@contextmanager
+def process_pool(count: int) -> Iterator[Executor]:
+    """Yield an executor over `count` processes, which end with the context.
+
+    Raises:
+        ShoalError: one of the processes ended.
+    """
+    for module in outside.modules():
+        cloudpickle.register_pickle_by_value(module)
+    executor = ProcessPoolExecutor(count, initializer=_begin)
+    try:
+        yield executor
+    except TerminatedWorkerError as error:
+        raise ShoalError(
+            f"A worker process of the simulation ended, perhaps for lack of memory: {error}"
+        ) from None
+    finally:
+        executor.shutdown(kill_workers=True)
 
 
 def _begin() -> None:
