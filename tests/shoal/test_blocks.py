@@ -95,6 +95,10 @@ ONE = {
 }
 """The test that covers one block."""
 LINKS = {
+    "https://developer.android.com/build/kotlin-support",
+    "https://developer.android.com/build/releases/about-agp",
+    "https://developer.android.com/build/releases/agp-9-1-0-release-notes",
+    "https://developer.android.com/jetpack/androidx/releases/work",
     "https://docs.aws.amazon.com/general/latest/gr/iot-core.html",
     "https://docs.emqx.com/en/cloud/v4/create/restriction.html",
     "https://docs.emqx.com/en/emqx/latest/configuration/mqtt.html",
