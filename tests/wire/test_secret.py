@@ -1,0 +1,88 @@
+"""Sums over masked integers are exact, and a sealed text opens for one key and one purpose."""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wire.errors import Untrusted
+from wire.secret.fixed import BITS, MOST_OF_16, FixedPoint
+from wire.secret.masks import SEED_BYTES, mask, masked
+from wire.secret.sealing import seal, unseal
+
+DRAWS = np.random.default_rng(0)
+
+
+class TestFixedPoint:
+    @given(
+        bits=st.sampled_from(BITS),
+        numbers=st.lists(st.floats(width=32), min_size=1, max_size=40),
+        clip=st.floats(1e-4, 1e4),
+    )
+    def test_a_sum_of_the_most_devices_does_not_wrap(
+        self, bits: int, numbers: list[float], clip: float
+    ) -> None:
+        fixed = FixedPoint(bits, most=len(numbers))
+        uniform = DRAWS.random(len(numbers))
+        integers = fixed.encode(np.array(numbers, np.float32), clip, uniform)
+        total = integers.sum(keepdims=True, dtype=fixed.dtype)
+        exact = sum(int(v) for v in integers.view(f"<i{bits // 8}"))
+        assert total.view(f"<i{bits // 8}")[0] == exact
+        assert fixed.decode(total, clip)[0] == pytest.approx(exact / fixed.scale(clip))
+
+    def test_numbers_are_right_in_the_mean(self) -> None:
+        fixed, numbers = FixedPoint(16, 1000), np.full(200_000, 0.1, np.float32)
+        integers = fixed.encode(numbers, 0.25, DRAWS.random(len(numbers)))
+        assert fixed.decode(integers, 0.25).mean() == pytest.approx(0.1, abs=5e-4)
+
+    def test_what_is_not_finite_is_nothing_and_what_is_too_large_is_cut(self) -> None:
+        fixed = FixedPoint(32, 10)
+        numbers = np.array([np.nan, np.inf, -np.inf, 9.0, -9.0, 0.0], np.float32)
+        decoded = fixed.decode(fixed.encode(numbers, 1.0, np.zeros(6)), 1.0)
+        assert decoded == pytest.approx([0, 0, 0, 1, -1, 0], abs=1e-6)
+
+    def test_sixteen_bits_are_enough_for_the_stated_number_of_devices(self) -> None:
+        assert FixedPoint(16, MOST_OF_16).bound == 8
+
+
+class TestMasks:
+    @pytest.mark.parametrize("bits", BITS)
+    @pytest.mark.parametrize("count", [1, 7, 1000, 1_048_577])
+    def test_masks_come_off_the_sum(self, bits: int, count: int) -> None:
+        dtype = FixedPoint(bits, 3).dtype
+        values = DRAWS.integers(0, 1 << bits, (3, count)).astype(dtype)
+        seeds = [[DRAWS.bytes(SEED_BYTES) for _ in range(3)] for _ in values]
+        total = np.zeros(count, dtype)
+        for each, own in zip(values, seeds, strict=True):
+            total += masked(each, own, "change")
+        for own in seeds:
+            for seed in own:
+                total -= mask(seed, "change", count, dtype)
+        assert (total == values.sum(axis=0, dtype=dtype)).all()
+
+    def test_parts_have_masks_of_their_own(self) -> None:
+        seed, dtype = bytes(SEED_BYTES), np.dtype("<u2")
+        assert (mask(seed, "a", 64, dtype) != mask(seed, "b", 64, dtype)).sum() > 60
+
+    def test_a_mask_is_uniform(self) -> None:
+        drawn = mask(b"\1" * SEED_BYTES, "change", 1 << 16, np.dtype("<u2"))
+        counts = np.bincount(drawn >> 8, minlength=256)
+        assert ((counts - 256) ** 2 / 256).sum() < 350  # chi-square of 255 degrees: mean 255
+
+
+class TestSealing:
+    def test_a_text_opens_for_its_key_and_its_purpose_alone(self) -> None:
+        key, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+        sealed = seal(b"seeds", key.public_key(), b"question 1")
+        assert unseal(sealed, key, b"question 1") == b"seeds"
+        for wrong in (
+            (sealed, other, b"question 1"),
+            (sealed, key, b"question 2"),
+            (sealed[:-1] + bytes([sealed[-1] ^ 1]), key, b"question 1"),
+            (b"\4" + bytes(64) + sealed[65:], key, b"question 1"),
+            (sealed[:40], key, b"question 1"),
+            (b"", key, b"question 1"),
+        ):
+            with pytest.raises(Untrusted, match="not sealed to this key for this purpose"):
+                unseal(*wrong)
