@@ -10,6 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from wire import messages as m
+from wire.secret import messages as secret
 from wire.topics import PROTOCOL, TABLE, Kind, TopicRights, Topics
 
 FILE = Path(__file__).with_name("asyncapi.json")
@@ -35,6 +36,8 @@ CARRIED: dict[Kind, tuple[type, ...]] = {
     "reply": get_args(m.Reply),
     "release": (m.Release,),
     "want": (m.Want,),
+    "request": (secret.SumRequest,),
+    "answer": get_args(secret.Answer),
     "blob": (),
     "aggregator": (m.AggregatorStatus,),
 }
@@ -43,6 +46,9 @@ _PARAMETERS = {
     "fleet": {"description": "The fleet's name: 1 to 64 of A-Z a-z 0-9 . _ -"},
     "device": {
         "description": "The device's id: as a fleet's name, and the common name of its certificate."
+    },
+    "helper": {
+        "description": "The common name of the helper's certificate, which ends with @helper."
     },
     "digest": {"description": "SHA-256 of the bytes, in 64 lower-case hexadecimal digits."},
 }
@@ -56,7 +62,7 @@ _BLOB = {
 
 
 def document() -> dict[str, Any]:
-    """Return the document, with operations of both roles.
+    """Return the document, with operations of every role.
 
     They are named ``device.send.check-in``, ``aggregator.receive.check-in``, and so on.
     """
@@ -68,7 +74,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Shoal",
             "version": PROTOCOL.rpartition("/")[2],
-            "description": "How a device and an aggregator talk over an MQTT broker. Every "
+            "description": "How devices, helpers and an aggregator talk over an MQTT broker. Every "
             "publication and subscription has QoS 1.",
             "license": {"name": "Apache-2.0"},
         },
@@ -88,9 +94,9 @@ def document() -> dict[str, Any]:
 def _channel(row: TopicRights) -> dict[str, Any]:
     address = (
         Topics("FLEET")
-        .of_kind(row.kind, "DEVICE")
+        .of_kind(row.kind, "PARTY")
         .replace("FLEET", "{fleet}")
-        .replace("DEVICE", "{device}")
+        .replace("PARTY", "{helper}" if "helper" in (row.writer, *row.readers) else "{device}")
         .replace("+", "{digest}")
     )
     return {
@@ -143,6 +149,18 @@ def _message(row: TopicRights, kind: type) -> dict[str, Any]:
         message |= {
             "contentType": BYTES,
             "summary": "This message, a line feed, and a part of an update (SPEC.md, 'Pieces').",
+        }
+    elif kind is secret.SumRequest:
+        message |= {
+            "contentType": SIGNED,
+            "summary": "Four lines (SPEC.md, 'Signatures'), a line feed, and the shares of the set "
+            "(SPEC.md, 'Secret sums').",
+        }
+    elif row.writer == "helper":
+        message |= {
+            "contentType": BYTES,
+            "summary": "This message, a line feed, its signature, a line feed, and sealed sums "
+            "(SPEC.md, 'Secret sums').",
         }
     elif row.writer == "aggregator":
         message |= {

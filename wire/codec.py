@@ -27,7 +27,7 @@ def digest(payload: bytes) -> str:
     return hashlib.sha256(payload).hexdigest()
 
 
-def encode(message: messages.Message) -> bytes:
+def encode(message: msgspec.Struct) -> bytes:
     """Return a message as JSON: fields in declared order, ``type`` first, no spaces."""
     return _encoder.encode(message)
 

@@ -17,6 +17,7 @@ FromDevice = Literal[
     "check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use", "error"
 ]
 ToDevice = Literal["plan", "reply", "release", "want"]
+OfHelper = Literal["request", "answer"]
 Kind = Literal[
     "check-in",
     "update",
@@ -31,14 +32,17 @@ Kind = Literal[
     "reply",
     "release",
     "want",
+    "request",
+    "answer",
     "blob",
     "aggregator",
 ]
 
-Role = Literal["device", "aggregator"]
+Role = Literal["device", "helper", "aggregator"]
 """Writer or reader of a topic.
 
-For a device's topic, `device` is that device; for any other topic, it is every device.
+For a device's topic, `device` is that device; for any other topic, it is every device. `helper` is
+the helper of the topic.
 """
 
 
@@ -69,6 +73,8 @@ TABLE = (
     TopicRights("reply", "aggregator", ("device",)),
     TopicRights("release", "aggregator", ("device",), retained=True),
     TopicRights("want", "aggregator", ("device",)),
+    TopicRights("request", "aggregator", ("helper",)),
+    TopicRights("answer", "helper", ("aggregator",)),
     TopicRights("blob", "aggregator", ("device",), retained=True),
     TopicRights("aggregator", "aggregator", ("device", "aggregator"), retained=True),
 )
@@ -90,18 +96,21 @@ RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
 CONTROL = "$CONTROL/dynamic-security/v1"
 """Mosquitto's topic for orders to its plugin for dynamic security."""
 
+_HELPER = "@helper"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_DEVICE_KINDS = tuple(row.kind for row in TABLE if row.kind not in ("blob", "aggregator"))
+_HELPER_KINDS: tuple[Kind, ...] = get_args(OfHelper)
+_DEVICE_KINDS: tuple[Kind, ...] = (*get_args(FromDevice), *get_args(ToDevice))
 
 
 @dataclass(frozen=True)
 class Address:
-    """Parsed topic: its kind, and the device id (device topics) or blob digest (blob topics)."""
+    """Parsed topic: its kind, and the device id, the helper's name, or the blob's digest."""
 
     kind: Kind
     device_id: str = ""
     digest: str = ""
+    helper: str = ""
 
 
 def check_name(value: str, what: str) -> str:
@@ -135,19 +144,28 @@ class Topics:
         """Return a device's own topic; its kind determines the writer (`TABLE`)."""
         return f"{self._root}/device/{check_name(device_id, 'device id')}/{kind}"
 
+    def helper(self, name: str, kind: OfHelper) -> str:
+        """Return a helper's own topic; its kind determines the writer (`TABLE`)."""
+        return f"{self._root}/helper/{helper_name(name)}/{kind}"
+
     def blob(self, digest: str) -> str:
         """Return the topic that retains the bytes with this SHA-256 while devices need them."""
         return f"{self._root}/blob/{digest}"
 
-    def of_kind(self, kind: Kind, device: str = "+") -> str:
-        """Return a subscription to the topics of a kind, or to those of one device."""
+    def of_kind(self, kind: Kind, party: str = "+") -> str:
+        """Return a subscription to the topics of a kind, or to those of one device or helper.
+
+        `party` is its name at the broker.
+        """
         match kind:
+            case "request" | "answer":
+                return f"{self._root}/helper/{party}/{kind}"
             case "aggregator":
                 return self.aggregator
             case "blob":
                 return f"{self._root}/blob/+"
             case _:
-                return f"{self._root}/device/{device}/{kind}"
+                return f"{self._root}/device/{party}/{kind}"
 
     def parse(self, topic: str) -> Address:
         """Return the parsed topic.
@@ -165,9 +183,13 @@ class Topics:
                 device_id
             ):
                 return Address(kind, device_id=device_id)
+            case ["helper", party, kind] if kind in _HELPER_KINDS and party.endswith(_HELPER):
+                name = party.removesuffix(_HELPER)
+                if _NAME.fullmatch(name):
+                    return Address(kind, helper=name)
         raise UnknownTopic(
             f"topic {topic[:200]!r}: expected {self._root}/(aggregator | blob/SHA256 | "
-            "device/ID/KIND)"
+            "device/ID/KIND | helper/NAME@helper/KIND)"
         )
 
 
@@ -177,6 +199,14 @@ def client_name(fleet: str, role: Literal["aggregator", "operator"]) -> str:
     It is the common name of the certificate, and the aggregator's client id. No device can have it.
     """
     return f"{check_name(fleet, 'fleet name')}@{role}"
+
+
+def helper_name(name: str) -> str:
+    """Return the broker's name for a helper: its certificate's common name, and its client id.
+
+    No device can have it.
+    """
+    return check_name(name, "helper's name") + _HELPER
 
 
 def mosquitto_acl(fleet: str) -> str:
@@ -193,7 +223,7 @@ def mosquitto_acl(fleet: str) -> str:
         f"# Who may write and read the topics of the fleet '{fleet}', by the table of SPEC.md. "
         f"`shoal acl --fleet {fleet}` makes this.",
         f"# The aggregator's certificate has the common name '{role}'; a device's has the "
-        "device's id, which is %u here.",
+        "device's id, and a helper's ends with '@helper': that is %u here.",
         f"user {role}",
     ]
     for row in TABLE:
@@ -201,7 +231,7 @@ def mosquitto_acl(fleet: str) -> str:
         lines.append(f"topic {_ACCESS[rights]} {topics.of_kind(row.kind)}")
     lines.append("")
     for row in TABLE:
-        rights = (row.writer == "device", "device" in row.readers)
+        rights = (row.writer != "aggregator", row.readers != ("aggregator",))
         lines += (
             [f"pattern {_ACCESS[rights]} {topics.of_kind(row.kind, '%u')}"] if any(rights) else []
         )

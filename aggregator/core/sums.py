@@ -6,14 +6,14 @@ import numpy as np
 
 from wire.arrays.tensors import Tensors
 from wire.errors import WireError
-from wire.secret.messages import MaskSums, Question, digest_of
+from wire.secret.messages import MaskSums, SumQuestion, digest_of
 
 
 class SumMismatch(WireError):
     """Sums of masks of two helpers that contradict each other: one of the two is wrong."""
 
 
-def total_of(question: Question, uploads: Iterable[Tensors]) -> Tensors:
+def total_of(question: SumQuestion, uploads: Iterable[Tensors]) -> Tensors:
     """Return the sum of masked integers, by part."""
     totals = {
         part: np.zeros(wanted.count, question.fixed.dtype)
@@ -26,7 +26,7 @@ def total_of(question: Question, uploads: Iterable[Tensors]) -> Tensors:
 
 
 def opened(
-    question: Question, total: Tensors, answers: Sequence[tuple[MaskSums, Tensors]]
+    question: SumQuestion, total: Tensors, answers: Sequence[tuple[MaskSums, Tensors]]
 ) -> Tensors:
     """Return the sums (n,) float64 of the devices' numbers, by part.
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import posixpath
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,11 @@ def commands() -> str:
         parts += [f"## shoal {name}", "", about.summary + f" Needs `shoal[{about.extra}]`.", ""]
         parts += list(_command(f"shoal {name}", group.commands[name]))
     parts += _settings()
-    for title, told in _edge_help().items():
+    from edge_client import options
+    from helper import main as helper
+
+    texts = _help("shoal-edge", options.parser()) | _help("shoal-helper", helper.parser())
+    for title, told in texts.items():
         parts += [f"##{'#' if ' ' in title else ''} {title}", "", "```text", told, "```", ""]
     return "\n".join(parts)
 
@@ -177,17 +182,14 @@ def _row(parameter: Any) -> str:
     return f"| `{name}` | {default} | {_cell(getattr(parameter, 'help', '') or '')} |"
 
 
-def _edge_help() -> Mapping[str, str]:
-    """The help of `shoal-edge`, and of each of its commands."""
+def _help(program: str, top: ArgumentParser) -> dict[str, str]:
+    """The help of a program, and of each of its commands."""
     from argparse import _SubParsersAction
 
-    from edge_client.options import parser
-
-    top = parser()
     inner = next(action.choices for action in top._actions if isinstance(action, _SubParsersAction))
     return {
-        "shoal-edge": top.format_help(),
-        **{f"shoal-edge {name}": command.format_help() for name, command in inner.items()},
+        program: top.format_help(),
+        **{f"{program} {name}": command.format_help() for name, command in inner.items()},
     }
 
 

@@ -14,8 +14,8 @@ from wire.identity.certificates import TlsPublicKey, key_digest
 from wire.secret.masks import SEED_BYTES, masked
 from wire.secret.messages import (
     UPLOAD_BYTES,
-    Question,
     Share,
+    SumQuestion,
     digest_of,
     purpose_of,
     seeds_of,
@@ -27,19 +27,19 @@ Draw = Callable[[int], bytes]
 
 
 class Declined(ShoalError):
-    """Question that the policy of the device's owner forbids."""
+    """SumQuestion that the policy of the device's owner forbids."""
 
 
 @dataclass(frozen=True)
 class SecretPolicy:
-    """What the owner of a device asks of secret sums."""
+    """Policy of a device's owner for secret sums."""
 
     helpers: Sequence[TlsPublicKey]
     """Keys of the helpers that the owner has pinned, in any order."""
     min_sum: int = 5
 
 
-def check_question(question: Question, policy: SecretPolicy) -> None:
+def check_question(question: SumQuestion, policy: SecretPolicy) -> None:
     """Check a question against the owner's policy.
 
     Raises:
@@ -58,7 +58,7 @@ def check_question(question: Question, policy: SecretPolicy) -> None:
 
 
 def answer(
-    question: Question,
+    question: SumQuestion,
     numbers: Mapping[str, Array],
     device_id: str,
     policy: SecretPolicy,

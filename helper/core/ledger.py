@@ -6,66 +6,53 @@ shows fewer than `min_sum` devices if no part has fewer.
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from wire.fields import Digest, Name
 
 
 class SetRefused(Exception):
-    """A set that a helper does not open. Its text says which rule forbids it."""
+    """A set that a helper does not open. Its text begins with the reason."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a helper has agreed to open."""
+    """Sets that a helper has agreed to open."""
 
     sets: Mapping[Digest, Digest] = field(default_factory=dict)
     """Digest of the one set of each question, by digest of the question."""
-    uploads: Set[bytes] = frozenset()
-    """Ids of the uploads in opened sets."""
     parts: frozenset[frozenset[Name]] = frozenset()
-    """Parts into which the opened sets cut the devices."""
+    """Parts into which these sets cut the devices."""
 
-    def agree(
-        self,
-        question: Digest,
-        set_digest: Digest,
-        uploads: Mapping[Name, bytes],
-        min_sum: int,
-    ) -> "Ledger":
-        """Return the ledger that has agreed to a set; the same one if it has agreed before.
+    def check(self, question: Digest, set_name: Digest, devices: Set[Name], min_sum: int) -> bool:
+        """Return True if the helper has agreed to a set, and False if it may.
 
         Args:
             question: digest of the question.
-            set_digest: digest of the set, that is, of the question and `uploads`.
-            uploads: id of each device's upload, by device.
+            set_name: digest of the set.
+            devices: devices of the set.
             min_sum: smallest number of devices that a sum may show.
 
         Raises:
-            SetRefused: the set, or the set with earlier ones, would show fewer devices, or an
-                upload or a question would be opened twice.
+            SetRefused: another set of the question was opened; or the set alone, or with earlier
+                ones, would show fewer devices.
         """
         if question in self.sets:
-            if self.sets[question] != set_digest:
+            if self.sets[question] != set_name:
                 raise SetRefused("opened-before: another set of this question was opened")
-            return self
-        if len(uploads) < min_sum:
-            raise SetRefused(f"too-few: {len(uploads)} devices, at least {min_sum} are needed")
-        fresh = set(uploads.values())
-        if len(fresh) < len(uploads) or fresh & self.uploads:
-            raise SetRefused("opened-before: an upload would be opened twice")
-        parts = cut(self.parts, uploads.keys())
-        if len(small := min(parts, key=len)) < min_sum:
+            return True
+        if len(devices) < min_sum:
+            raise SetRefused(f"too-few: {len(devices)} devices, at least {min_sum} are needed")
+        if len(small := min(cut(self.parts, devices), key=len)) < min_sum:
             raise SetRefused(
                 f"differencing: with earlier sums it would show {len(small)} devices, at least "
                 f"{min_sum} are needed ({', '.join(sorted(small))})"
             )
-        return replace(
-            self,
-            sets={**self.sets, question: set_digest},
-            uploads=self.uploads | fresh,
-            parts=parts,
-        )
+        return False
+
+    def after(self, question: Digest, set_name: Digest, devices: Iterable[Name]) -> "Ledger":
+        """Return the ledger that has also agreed to this set."""
+        return Ledger({**self.sets, question: set_name}, cut(self.parts, devices))
 
 
 def cut(parts: Iterable[frozenset[Name]], devices: Iterable[Name]) -> frozenset[frozenset[Name]]:

@@ -1,19 +1,20 @@
 """A helper's work: it agrees to one set for each question, and adds up masks. It sees no value."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from helper.core.ledger import Ledger, SetRefused
 from wire.arrays.tensors import Tensors
-from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest
+from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest, read_public_key
+from wire.pieces import MOST_BYTES
 from wire.secret.masks import SEED_BYTES, mask
 from wire.secret.messages import (
     Agreement,
     MaskSums,
-    Question,
-    Share,
+    Shares,
+    SumRequest,
     check_signature,
     digest_of,
     purpose_of,
@@ -24,109 +25,100 @@ from wire.secret.sealing import unseal
 
 
 @dataclass(frozen=True)
-class Request:
-    """Request to open the sum over a set: the question, and the signed shares of its uploads."""
+class Rules:
+    """Key of a helper, the fleet's devices, and its smallest sum: nothing of a request."""
 
-    question: Question
-    shares: Sequence[tuple[Share, bytes]]
+    key: TlsKey
+    devices: Mapping[str, TlsPublicKey]
+    min_sum: int
 
     @property
-    def set(self) -> str:
-        """Identity of the set."""
-        return set_digest(self.question.digest, (share for share, _ in self.shares))
+    def name(self) -> str:
+        """Digest of the helper's key."""
+        return key_digest(self.key.public_key())
 
 
-def agree(
-    request: Request,
-    ledger: Ledger,
-    own: str,
-    devices: Mapping[str, TlsPublicKey],
-    min_sum: int,
-) -> tuple[Agreement, Ledger]:
-    """Return the agreement to a set, and the ledger to store before the agreement is sent.
-
-    Args:
-        request: the set.
-        ledger: what was agreed to before.
-        own: digest of the helper's key.
-        devices: keys of the fleet's devices.
-        min_sum: the helper's own smallest number of devices of a sum.
+def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules) -> Set[str] | None:
+    """Return the devices of a set to agree to, or None if the helper has agreed to it before.
 
     Raises:
         SetRefused: a rule forbids it.
         Untrusted: a share was not signed by its device.
     """
     question = request.question
-    if own not in question.helpers:
-        raise SetRefused(f"unknown-helper: the question does not name the helper {own[:12]}")
-    uploads: dict[str, bytes] = {}
-    for share, signature in request.shares:
+    if rules.name not in question.helpers:
+        raise SetRefused(f"unknown-helper: the question does not name {rules.name[:12]}")
+    if question.num_bytes > MOST_BYTES:
+        raise SetRefused(
+            f"too-large: {question.num_bytes} bytes of integers, at most {MOST_BYTES} are summed"
+        )
+    if set_digest(share for share, _ in shares) != request.set:
+        raise SetRefused("wrong-set: the shares are not those of the set")
+    devices: set[str] = set()
+    for share, signature in shares:
         if share.question != question.digest:
             raise SetRefused(f"wrong-question: device {share.device_id} answered another question")
-        if share.device_id not in devices:
+        if share.device_id not in rules.devices:
             raise SetRefused(f"unknown-device: {share.device_id} is not in the roster")
-        if share.device_id in uploads:
+        if share.device_id in devices:
             raise SetRefused(f"opened-before: device {share.device_id} is in the set twice")
-        check_signature(devices[share.device_id], signature, share)
-        uploads[share.device_id] = share.upload
-    if len(uploads) > question.most:
-        raise SetRefused(f"too-many: {len(uploads)} devices, at most {question.most} can be summed")
-    least = max(min_sum, question.min_sum)
-    ledger = ledger.agree(question.digest, request.set, uploads, least)
-    return Agreement(own, question.digest, request.set), ledger
+        check_signature(rules.devices[share.device_id], signature, share)
+        devices.add(share.device_id)
+    if len(devices) > question.most:
+        raise SetRefused(f"too-many: {len(devices)} devices, at most {question.most} can be summed")
+    least = max(rules.min_sum, question.min_sum)
+    return None if ledger.check(question.digest, request.set, devices, least) else devices
 
 
-def open_masks(
-    request: Request,
-    ledger: Ledger,
-    key: TlsKey,
-    helpers: Mapping[str, TlsPublicKey],
-    agreements: Sequence[tuple[Agreement, bytes]],
-) -> tuple[MaskSums, Tensors]:
-    """Return the sums of masks over a set that a quorum of helpers has agreed to.
-
-    Args:
-        request: the set.
-        ledger: what this helper has agreed to.
-        key: key to which the seeds were sealed.
-        helpers: keys of all helpers, by digest.
-        agreements: agreements of helpers, with their signatures.
+def has_quorum(request: SumRequest, rules: Rules) -> bool:
+    """Return True if enough helpers agree to the set of a request, this one among them.
 
     Raises:
-        SetRefused: too few helpers agree, or this one has not agreed.
-        Untrusted: an agreement was not signed by its helper, or a seed was not sealed to this one.
+        SetRefused: a helper agreed to another set, or the question does not name it.
+        Untrusted: an agreement was not signed by its helper.
     """
-    question, own = request.question, key_digest(key.public_key())
-    if ledger.sets.get(question.digest) != request.set:
-        raise SetRefused("not-agreed: this helper has not agreed to the set")
-    agreeing = {own}
-    for agreement, signature in agreements:
-        if agreement.helper not in question.helpers or agreement.helper not in helpers:
+    question, agreeing = request.question, {rules.name}
+    keys = {key_digest(key): key for key in map(read_public_key, request.keys)}
+    for agreement, signature in request.agreements:
+        if agreement.helper not in question.helpers or agreement.helper not in keys:
             raise SetRefused(f"unknown-helper: {agreement.helper[:12]}")
-        check_signature(helpers[agreement.helper], signature, agreement)
+        check_signature(keys[agreement.helper], signature, agreement)
         if (agreement.question, agreement.set) != (question.digest, request.set):
             raise SetRefused(f"split-view: helper {agreement.helper[:12]} agreed to another set")
         agreeing.add(agreement.helper)
-    if len(agreeing) < question.quorum:
-        raise SetRefused(
-            f"no-quorum: {len(agreeing)} helpers agree, at least {question.quorum} are needed"
-        )
-    number = question.helpers.index(own)
-    seeds = seeds_of(number, len(question.helpers))
+    return len(agreeing) >= question.quorum
+
+
+def sum_masks(request: SumRequest, shares: Shares, rules: Rules) -> tuple[MaskSums, Tensors]:
+    """Return the sums of masks over a set that a quorum of helpers has agreed to.
+
+    Raises:
+        SetRefused: a share has texts for another number of helpers.
+        Untrusted: a text was not sealed to this helper for this upload.
+    """
+    question, dtype = request.question, request.question.fixed.dtype
+    number, count = question.helpers.index(rules.name), len(question.helpers)
+    seeds = seeds_of(number, count)
     sums: Tensors = {
-        f"{j}/{part}": np.zeros(wanted.count, question.fixed.dtype)
+        f"{j}/{part}": np.zeros(wanted.count, dtype)
         for j in seeds
         for part, wanted in question.parts.items()
     }
-    for share, _ in request.shares:
-        text = unseal(
-            share.sealed[number], key, purpose_of(share.question, share.device_id, share.upload)
-        )
+    for share, _ in shares:
+        if len(share.sealed) != count:
+            raise SetRefused(f"wrong-question: {len(share.sealed)} sealed texts, expected {count}")
+        purpose = purpose_of(share.question, share.device_id, share.upload)
+        text = unseal(share.sealed[number], rules.key, purpose)
         for at, j in enumerate(seeds):
             seed = text[at * SEED_BYTES : (at + 1) * SEED_BYTES]
             for part, wanted in question.parts.items():
-                sums[f"{j}/{part}"] += mask(seed, part, wanted.count, question.fixed.dtype)
+                sums[f"{j}/{part}"] += mask(seed, part, wanted.count, dtype)
     digests = {
         str(j): digest_of({part: sums[f"{j}/{part}"] for part in question.parts}) for j in seeds
     }
-    return MaskSums(own, request.set, digests), sums
+    return MaskSums(rules.name, request.set, digests), sums
+
+
+def agreement(request: SumRequest, rules: Rules) -> Agreement:
+    """Return this helper's agreement to the set of a request."""
+    return Agreement(rules.name, request.question.digest, request.set)

@@ -1,80 +1,18 @@
 """A secret sum from the devices' numbers to the sum, with attackers at each party."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
+import msgspec
 import numpy as np
 import pytest
 
-from aggregator.core.sums import SumMismatch, opened, total_of
+from aggregator.core.sums import SumMismatch, opened
 from edge_client.core.sums import Declined, SecretPolicy, answer
 from helper.core.ledger import Ledger, SetRefused
-from helper.core.sums import Request, agree, open_masks
-from wire.arrays.tensors import Tensors
+from helper.core.sums import check_set, has_quorum
+from tests.helper.exchange import DEVICES, DRAWS, HELPER_KEYS, KEYS, Exchange
 from wire.errors import Untrusted
-from wire.identity.certificates import key_digest, new_tls_key
-from wire.secret.messages import Agreement, MaskSums, Part, Question, Share, sign
-
-SIZES = {"change/a": 50, "change/b": 7}
-DRAWS = np.random.default_rng(1)
-DEVICES = [f"d{number}" for number in range(7)]
-KEYS = {device: new_tls_key() for device in DEVICES}
-ROSTER = {device: key.public_key() for device, key in KEYS.items()}
-HELPER_KEYS = [new_tls_key() for _ in range(4)]
-
-
-@dataclass
-class Exchange:
-    """Devices, helpers and an aggregator, all honest."""
-
-    num_helpers: int = 3
-    bits: int = 16
-    min_sum: int = 5
-    ledgers: list[Ledger] = field(default_factory=lambda: [Ledger()] * 4)
-    uploads: dict[str, tuple[Share, bytes, Tensors]] = field(default_factory=dict)
-    numbers: dict[str, Tensors] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.keys = HELPER_KEYS[: self.num_helpers]
-        self.helpers = {key_digest(k.public_key()): k.public_key() for k in self.keys}
-        parts = {name: Part(size, 0.25) for name, size in SIZES.items()}
-        self.question = self.ask(parts)
-
-    def ask(self, parts: dict[str, Part], about: str = "a" * 64) -> Question:
-        names = tuple(key_digest(key.public_key()) for key in self.keys)
-        return Question(about, parts, self.bits, 10, self.min_sum, names, 0.0)  # type: ignore[arg-type]
-
-    def upload(self, device: str) -> None:
-        numbers = {
-            name: DRAWS.uniform(-0.3, 0.3, size).astype(np.float32) for name, size in SIZES.items()
-        }
-        policy = SecretPolicy([*self.helpers.values()], self.min_sum)
-        share, values = answer(self.question, numbers, device, policy, DRAWS.bytes)
-        self.uploads[device] = share, sign(KEYS[device], share), values
-        self.numbers[device] = numbers
-
-    def request(self, devices: Sequence[str]) -> Request:
-        return Request(self.question, [self.uploads[device][:2] for device in devices])
-
-    def agree(self, helper: int, devices: Sequence[str]) -> tuple[Agreement, bytes]:
-        own = key_digest(self.keys[helper].public_key())
-        agreement, self.ledgers[helper] = agree(
-            self.request(devices), self.ledgers[helper], own, ROSTER, self.min_sum
-        )
-        return agreement, sign(self.keys[helper], agreement)
-
-    def masks(
-        self, helper: int, devices: Sequence[str], agreements: Sequence[tuple[Agreement, bytes]]
-    ) -> tuple[MaskSums, Tensors]:
-        return open_masks(
-            self.request(devices), self.ledgers[helper], self.keys[helper], self.helpers, agreements
-        )
-
-    def opened(self, devices: Sequence[str], answering: Sequence[int]) -> Tensors:
-        agreements = [self.agree(helper, devices) for helper in range(self.num_helpers)]
-        answers = [self.masks(helper, devices, agreements) for helper in answering]
-        total = total_of(self.question, [self.uploads[device][2] for device in devices])
-        return opened(self.question, total, answers)
+from wire.identity.certificates import new_tls_key
+from wire.secret.messages import purpose_of, sign
+from wire.secret.sealing import seal
 
 
 @pytest.mark.parametrize("bits", [16, 32])
@@ -91,15 +29,14 @@ def test_the_sum_is_that_of_the_integers_to_the_bit(
         exchange.upload(device)
     present = DEVICES[absent:]
     sums = exchange.opened(present, answering)
-    scale = exchange.question.fixed.scale(0.25)
+    fixed = exchange.question.fixed
     for part, total in sums.items():
-        exact = total * scale
-        assert (np.abs(exact - np.rint(exact)) < 1e-6).all()
-        numbers = np.array([exchange.numbers[d][part] for d in present], np.float64)
-        assert (
-            np.abs(total - np.clip(numbers, -0.25, 0.25).sum(axis=0)).max()
-            <= (len(present) + 1) / scale
-        )
+        each = np.array([exchange.integers[device][part] for device in present])
+        integers = each.sum(axis=0, dtype=fixed.dtype)
+        np.testing.assert_array_equal(total, fixed.decode(integers, 0.25))
+        numbers = np.array([exchange.numbers[device][part] for device in present], np.float64)
+        exact = np.clip(numbers, -0.25, 0.25).sum(axis=0)
+        assert np.abs(total - exact).max() <= (len(present) + 1) / fixed.scale(0.25)
 
 
 class TestHelper:
@@ -114,20 +51,45 @@ class TestHelper:
         exchange.agree(0, DEVICES)
         with pytest.raises(SetRefused, match="opened-before"):
             exchange.agree(0, DEVICES[1:])
-        assert exchange.agree(0, DEVICES)[0].set == exchange.request(DEVICES).set
+        assert exchange.agree(0, DEVICES)[0][0].set == exchange.request(0, DEVICES).set
 
-    def test_masks_are_not_opened_without_all_of_three(self, exchange: Exchange) -> None:
-        agreements = [exchange.agree(helper, DEVICES) for helper in (0, 1)]
-        with pytest.raises(SetRefused, match="no-quorum: 2 helpers agree, at least 3"):
-            exchange.masks(0, DEVICES, agreements)
+    @pytest.mark.parametrize(("num_helpers", "needed"), [(1, 1), (2, 2), (3, 3), (4, 3)])
+    def test_masks_are_not_opened_without_a_quorum(self, num_helpers: int, needed: int) -> None:
+        exchange = Exchange(num_helpers)
+        for device in DEVICES:
+            exchange.upload(device)
+        for others in range(num_helpers):
+            agreements = sum((exchange.agree(h + 1, DEVICES) for h in range(others)), ())
+            request = exchange.request(0, DEVICES, agreements)
+            assert has_quorum(request, exchange.rules(0)) is (others + 1 >= needed)
 
-    def test_a_helper_that_has_agreed_to_two_sets_opens_neither(self, exchange: Exchange) -> None:
-        here = [exchange.agree(helper, DEVICES) for helper in (0, 1)]
-        other = Exchange(ledgers=[Ledger()] * 4)
-        other.question, other.uploads = exchange.question, exchange.uploads
-        there = other.agree(2, DEVICES[1:])
+    def test_a_helper_that_has_agreed_to_another_set_stops_the_sum(
+        self, exchange: Exchange
+    ) -> None:
+        here = exchange.agree(0, DEVICES) + exchange.agree(1, DEVICES)
+        exchange.ledgers[2] = Ledger()
+        there = exchange.agree(2, DEVICES[1:])
         with pytest.raises(SetRefused, match="split-view"):
-            exchange.masks(0, DEVICES, [*here, there])
+            exchange.masks(0, DEVICES, here + there)
+
+    def test_seeds_that_the_device_did_not_seal_are_refused_after_the_agreement(
+        self, exchange: Exchange
+    ) -> None:
+        """Whoever knows the seeds of all devices but one would learn the seeds of that one."""
+        exchange.agree(0, DEVICES)
+        for device in DEVICES[1:]:
+            share, signature, values = exchange.uploads[device]
+            purpose = purpose_of(share.question, device, share.upload)
+            sealed = seal(bytes(64), HELPER_KEYS[0].public_key(), purpose)
+            forged = msgspec.structs.replace(share, sealed=(sealed, *share.sealed[1:]))
+            exchange.uploads[device] = forged, signature, values
+        with pytest.raises(Untrusted, match="share: its signature"):
+            exchange.masks(0, DEVICES, ())
+        for device in DEVICES[1:]:  # devices that side with the aggregator sign what it likes
+            share, _, values = exchange.uploads[device]
+            exchange.uploads[device] = share, sign(KEYS[device], share), values
+        with pytest.raises(SetRefused, match="opened-before"):
+            exchange.masks(0, DEVICES, ())
 
     @pytest.mark.parametrize("forged", ["upload", "values", "device_id"])
     def test_a_share_that_its_device_did_not_sign_is_refused(
@@ -135,24 +97,59 @@ class TestHelper:
     ) -> None:
         share, signature, values = exchange.uploads["d1"]
         other = {"upload": bytes(16), "values": "f" * 64, "device_id": "d2"}[forged]
-        fields = {name: getattr(share, name) for name in share.__struct_fields__}
-        exchange.uploads["d1"] = Share(**{**fields, forged: other}), signature, values
+        exchange.uploads["d1"] = (
+            msgspec.structs.replace(share, **{forged: other}),
+            signature,
+            values,
+        )
         with pytest.raises(Untrusted, match="share: its signature"):
             exchange.agree(0, [d for d in DEVICES if forged != "device_id" or d != "d2"])
 
     def test_a_made_up_device_is_refused(self, exchange: Exchange) -> None:
         share, _, values = exchange.uploads["d1"]
-        fields = {name: getattr(share, name) for name in share.__struct_fields__}
-        invented = Share(**{**fields, "device_id": "x1"})
+        invented = msgspec.structs.replace(share, device_id="x1")
         exchange.uploads["x1"] = invented, sign(new_tls_key(), invented), values
         with pytest.raises(SetRefused, match="unknown-device: x1"):
             exchange.agree(0, [*DEVICES, "x1"])
 
     def test_an_agreement_that_its_helper_did_not_sign_is_refused(self, exchange: Exchange) -> None:
-        agreements = [exchange.agree(helper, DEVICES) for helper in range(3)]
-        forged = agreements[2][0], sign(new_tls_key(), agreements[2][0])
+        agreements = sum((exchange.agree(helper, DEVICES) for helper in range(3)), ())
+        forged = ((agreements[2][0], sign(new_tls_key(), agreements[2][0])),)
         with pytest.raises(Untrusted, match="agreement: its signature"):
-            exchange.masks(0, DEVICES, [*agreements[:2], forged])
+            exchange.masks(0, DEVICES, agreements[:2] + forged)
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"helpers": ("f" * 64,)}, "unknown-helper"),
+            ({"parts": {"a": {"count": 2**26, "clip": 1.0}}}, "too-large: 134217728 bytes"),
+            ({"most": 3}, "wrong-question"),
+        ],
+    )
+    def test_another_question_than_the_devices_answered_is_refused(
+        self, exchange: Exchange, changes: dict[str, object], reason: str
+    ) -> None:
+        fields = msgspec.to_builtins(exchange.question) | changes
+        exchange.question = msgspec.convert(fields, type(exchange.question))
+        request = exchange.request(0, DEVICES) if reason != "unknown-helper" else None
+        request = request or msgspec.structs.replace(
+            Exchange().request(0, []), question=exchange.question
+        )
+        with pytest.raises(SetRefused, match=reason):
+            check_set(request, exchange.shares(DEVICES), Ledger(), exchange.rules(0))
+
+    def test_more_devices_than_can_be_summed_are_refused(self, exchange: Exchange) -> None:
+        few = Exchange()
+        few.question = msgspec.structs.replace(few.question, most=6)
+        for device in DEVICES:
+            few.upload(device)
+        with pytest.raises(SetRefused, match="too-many: 7 devices, at most 6"):
+            few.agree(0, DEVICES)
+
+    def test_shares_of_another_set_are_refused(self, exchange: Exchange) -> None:
+        request = exchange.request(0, DEVICES)
+        with pytest.raises(SetRefused, match="wrong-set"):
+            check_set(request, exchange.shares(DEVICES[1:]), Ledger(), exchange.rules(0))
 
 
 class TestAggregator:
@@ -160,12 +157,11 @@ class TestAggregator:
         exchange = Exchange()
         for device in DEVICES:
             exchange.upload(device)
-        agreements = [exchange.agree(helper, DEVICES) for helper in range(3)]
+        agreements = sum((exchange.agree(helper, DEVICES) for helper in range(3)), ())
         (said, sums), right = (exchange.masks(h, DEVICES, agreements) for h in (0, 1))
         sums["2/change/b"][3] += 1
-        total = total_of(exchange.question, [u[2] for u in exchange.uploads.values()])
         with pytest.raises(SumMismatch, match="helpers differ about the masks of seed 2"):
-            opened(exchange.question, total, [(said, sums), right])
+            opened(exchange.question, exchange.total(DEVICES), [(said, sums), right])
 
     def test_one_helper_of_three_cannot_open(self) -> None:
         exchange = Exchange()

@@ -195,8 +195,8 @@ def command(name: str) -> Any:
 def mistake(line: str) -> str | None:
     """Return the fault of a command in the text, or None if it exists with its options."""
     program, *words = shlex.split(line)
-    if program == "shoal-edge":
-        return mistake_of_edge(words)
+    if program in ("shoal-edge", "shoal-helper"):
+        return mistake_of_parser(program, words)
     if not words or words[0].startswith("-") or words[0] in (*ABSENT, "COMMAND"):
         return None
     if words[0] not in COMMANDS:
@@ -223,11 +223,12 @@ def mistake(line: str) -> str | None:
     )
 
 
-def mistake_of_edge(words: list[str]) -> str | None:
-    """Return the fault of a command of `shoal-edge`, or None."""
+def mistake_of_parser(program: str, words: list[str]) -> str | None:
+    """Return the fault of a command of `shoal-edge` or `shoal-helper`, or None."""
     from edge_client.options import parser
+    from helper.main import parser as helper_parser
 
-    top = parser()
+    top = helper_parser() if program == "shoal-helper" else parser()
     (commands,) = (action for action in top._actions if action.dest == "command")
     known: dict[str, Any] = dict(commands.choices or {})
     named = words[0] if words and not words[0].startswith("-") else None
@@ -243,7 +244,7 @@ def mistake_of_edge(words: list[str]) -> str | None:
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_in_the_text_exist_with_their_options(path: Any) -> None:
     text = FENCE.sub("", path.read_text())
-    lines = re.findall(r"`((?:shoal|shoal-edge) [^`>|\n]+)`", text)
+    lines = re.findall(r"`((?:shoal|shoal-edge|shoal-helper) [^`>|\n]+)`", text)
     assert [f"{line}: {wrong}" for line in lines if (wrong := mistake(line))] == []
 
 
@@ -252,6 +253,7 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert mistake("shoal campaign begin") == "no command begin of campaign"
     assert mistake("shoal models list --jsn") == "no option --jsn"
     assert mistake("shoal-edge go") == "no command go"
+    assert mistake("shoal-helper go") == "no command go"
     assert mistake("shoal-edge run --sate STATE") == "no option --sate"
 
 

@@ -77,6 +77,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         "shoal-edge predict",
         "shoal-edge record",
         "shoal-edge status",
+        "shoal-helper ",
         *OPERATOR,
         *SLOW,
         *CHECKS,
@@ -295,6 +296,7 @@ def test_a_bundle_for_executorch_as_its_page_has_it(tmp_path: Path) -> None:
 
 def test_other_lines_name_commands_and_options_that_exist() -> None:
     from edge_client.options import parser
+    from helper.main import parser as helper_parser
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
@@ -305,6 +307,8 @@ def test_other_lines_name_commands_and_options_that_exist() -> None:
             assert set(known(re.search(r"shoal\[([\w,]+)\]", command))[1].split(",")) <= set(extras)
         elif command.startswith("make "):
             assert re.search(rf"^{command.split()[1]}:", makefile, re.MULTILINE)
+        elif command.startswith("shoal-helper"):
+            helper_parser().parse_args(shlex.split(command)[1:])
         elif command.startswith("shoal-edge"):
             parser().parse_args(shlex.split(command.partition(" < ")[0])[1:])
         elif command.startswith(("shoal demo", "shoal export")):

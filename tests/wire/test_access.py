@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import trustme
@@ -33,7 +34,7 @@ from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, Denied, LinkUp, Will
 from wire.messages import AggregatorStatus
-from wire.topics import TABLE, Topics, client_name, mosquitto_acl
+from wire.topics import TABLE, OfHelper, Topics, client_name, helper_name, mosquitto_acl
 
 ROOT = Path(__file__).parents[2]
 DEPLOYED = ROOT / "deploy" / "mosquitto"
@@ -42,8 +43,10 @@ AGGREGATOR = client_name("default", "aggregator")
 
 
 def concrete(kind: str, device_id: str) -> str:
-    """A topic of the table: of this device, or the one topic of its kind that the tests use."""
-    return TOPICS.of_kind(kind, device_id).replace("+", DIGEST)  # type: ignore[arg-type]
+    """A topic of the table: of this device, of a helper whose name begins with the device's id, or
+    the one topic of its kind that the tests use."""
+    party = helper_name(device_id) if kind in get_args(OfHelper) else device_id
+    return TOPICS.of_kind(kind, party).replace("+", DIGEST)  # type: ignore[arg-type]
 
 
 EVERY = sorted(
@@ -143,15 +146,15 @@ def guarded(guard: Callable[[], Guarded]) -> Guarded:
 def test_the_table_is_that_of_the_specification() -> None:
     section = (ROOT / "wire" / "SPEC.md").read_text().split("\n## Topics\n")[1].split("\n## ")[0]
     rows = re.findall(
-        r"^\| `(?:device/ID/)?([a-z-]+)(?:/SHA256)?` \| ([^|]+) \| ([^|]+) \|",
+        r"^\| `(?:device/ID/|helper/NAME/)?([a-z-]+)(?:/SHA256)?` \| ([^|]+) \| ([^|]+) \|",
         section,
         re.MULTILINE,
     )
     told = [
         (
             kind,
-            "aggregator" if "aggregator" in writer else "device",
-            re.findall("device|aggregator", readers),
+            re.findall("device|helper|aggregator", writer)[0],
+            re.findall("device|helper|aggregator", readers),
             "retained" in writer,
         )
         for kind, writer, readers in rows
@@ -161,6 +164,29 @@ def test_the_table_is_that_of_the_specification() -> None:
 
 def test_the_deployed_access_list_is_the_one_that_is_made() -> None:
     assert (DEPLOYED / "shoal.acl").read_text() == mosquitto_acl("default")
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_helper_reads_its_requests_and_writes_its_answers_alone(
+    guarded: Guarded, version: str
+) -> None:
+    aggregator, other = guarded.connect(AGGREGATOR), guarded.connect("device-2")
+    hostile = guarded.connect(helper_name("north"), version=version)
+    topics = [concrete(row.kind, party) for row in TABLE for party in ("north", "device-2")]
+    for link in (aggregator, hostile):
+        link.subscribe("#", *topics)
+    settle(aggregator, hostile)
+    for topic in topics:
+        hostile.publish(topic, b"x")
+    answers = {TOPICS.helper("north", "answer")}
+    assert {d.topic for d in deliveries(aggregator, 9, patience_s=1)} == answers
+    for row in TABLE:
+        writer = {"device": other, "aggregator": aggregator}.get(row.writer)
+        for party in ("north", "device-2"):
+            if writer:
+                writer.publish(concrete(row.kind, party), b"x")
+    readable = {TOPICS.helper("north", "request"), TOPICS.blob(DIGEST), TOPICS.aggregator}
+    assert {d.topic for d in deliveries(hostile, 9, patience_s=1)} == readable
 
 
 @pytest.mark.parametrize("fleet", ["a/b", "+", "", "x\ntopic readwrite #"])

@@ -67,7 +67,7 @@ def test_channels_and_operations_are_those_of_the_table() -> None:
     assert list(said["channels"]) == [row.kind for row in TABLE]
     for row in TABLE:
         address = said["channels"][row.kind]["address"].format(
-            fleet="watches", device="pi-1", digest="0" * 64
+            fleet="watches", device="pi-1", helper="north@helper", digest="0" * 64
         )
         assert Topics("watches").parse(address).kind == row.kind
         who = {

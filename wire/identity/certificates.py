@@ -6,7 +6,7 @@ A device's certificate has the device's id as its only name.
 from datetime import UTC, datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -43,13 +43,38 @@ def read_tls_key(pem: bytes) -> TlsKey:
     return key
 
 
+def write_public_key(key: TlsPublicKey) -> bytes:
+    """Return a public key as SubjectPublicKeyInfo (DER)."""
+    return key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def read_public_key(der: bytes) -> TlsPublicKey:
+    """Return the key of `write_public_key`.
+
+    Raises:
+        Malformed: not a P-256 key.
+    """
+    try:
+        key = serialization.load_der_public_key(der)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise Malformed(f"public key of {len(der)} bytes: not DER") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise Malformed(f"public key: expected P-256, got {type(key).__name__}")
+    return key
+
+
+def public_key_pem(key: TlsPublicKey) -> bytes:
+    """Return a public key as PEM text."""
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
 def key_digest(key: TlsPublicKey) -> str:
     """Return the SHA-256 of a public key (SubjectPublicKeyInfo), as 64 hexadecimal digits."""
-    return digest(
-        key.public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    return digest(write_public_key(key))
 
 
 def certificate_digest(certificate: Certificate) -> str:

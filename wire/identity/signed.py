@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from wire.codec import decode, encode
 from wire.errors import BundleError, Malformed, Untrusted
 from wire.identity.keys import PrivateKey, PublicKey, key_name, public_key, verifies
@@ -44,7 +46,7 @@ class Signer:
         voucher: Voucher = decode(self.voucher.partition(b"\n")[0], Voucher)
         return voucher.not_after_s
 
-    def __call__(self, message: ToDeviceMessage) -> bytes:
+    def __call__(self, message: msgspec.Struct) -> bytes:
         text = encode(message)
         return b"\n".join(
             (text, base64.b64encode(self.key.sign(MESSAGE_CONTEXT + text)), self.voucher)

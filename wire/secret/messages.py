@@ -1,8 +1,8 @@
 """Messages of secret sums (SPEC.md, 'Secret sums'). Pure.
 
 A question asks every device of a cohort for the same numbers. A device answers with masked values
-for the aggregator and with a share for the helpers, which has no values. Shares, agreements and
-sums of masks are signed by their senders.
+for the aggregator and with a share for the helpers, which has no values. Shares and the answers of
+helpers are signed by their senders.
 """
 
 import hashlib
@@ -11,17 +11,12 @@ from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    EllipticCurvePrivateKey,
-    EllipticCurvePublicKey,
-)
 
 from wire.arrays.tensors import Tensors
+from wire.codec import digest, encode
 from wire.errors import Untrusted
-from wire.fields import Digest, Name, Positive
+from wire.fields import Digest, Name, Positive, Text
+from wire.identity.certificates import TlsKey, TlsPublicKey, has_signed, sign_text
 from wire.secret.fixed import FixedPoint
 
 MOST_HELPERS = 4
@@ -36,8 +31,8 @@ class Part(msgspec.Struct, frozen=True):
     clip: Annotated[float, msgspec.Meta(gt=0)]
 
 
-class Question(msgspec.Struct, frozen=True, tag="question"):
-    """What the aggregator asks of every device of a cohort, alike for all of them.
+class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
+    """Question of the aggregator to every device of a cohort, alike for all of them.
 
     `about` is the digest of what is computed: bundle, model and verbs. `most` is the largest number
     of devices of the sum. `helpers` are the digests of the helpers' keys.
@@ -55,7 +50,12 @@ class Question(msgspec.Struct, frozen=True, tag="question"):
     @property
     def digest(self) -> str:
         """Identity of the question: SHA-256 of its bytes."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+        return digest(encode(self))
+
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes of its integers, those of one device or of one sum."""
+        return sum(part.count for part in self.parts.values()) * self.bits // 8
 
     @property
     def fixed(self) -> FixedPoint:
@@ -81,7 +81,7 @@ class Share(msgspec.Struct, frozen=True, tag="share"):
     values: Digest
     """Digest of the masked values, so that the device signs this upload and no other."""
     sealed: tuple[bytes, ...]
-    """By helper: all seeds but its own, or the only one."""
+    """Seeds for each helper: all but its own, or the only one."""
 
 
 class Agreement(msgspec.Struct, frozen=True, tag="agreement"):
@@ -104,20 +104,56 @@ class MaskSums(msgspec.Struct, frozen=True, tag="mask-sums"):
     digests: dict[str, Digest]
 
 
-def set_digest(question: str, shares: Iterable[Share]) -> str:
-    """Return the identity of a set of uploads that answer a question."""
-    members = sorted((share.device_id, share.upload, share.values) for share in shares)
-    return hashlib.sha256(msgspec.json.encode([question, members])).hexdigest()
+class SumRefusal(msgspec.Struct, frozen=True, tag="sum-refusal"):
+    """Helper to aggregator: the sum of the question is not opened, with the problem.
+
+    The problem begins with one of the reasons of SPEC.md, 'Secret sums'.
+    """
+
+    helper: Digest
+    question: Digest
+    problem: Text
+
+
+Shares = tuple[tuple[Share, str], ...]
+"""Shares of a set of uploads, with their devices' signatures."""
+Agreements = tuple[tuple[Agreement, str], ...]
+"""Agreements of helpers, with their signatures."""
+
+
+Answer = Agreement | MaskSums | SumRefusal
+"""Answers of a helper."""
+
+
+class SumRequest(msgspec.Struct, frozen=True, tag="sum-request"):
+    """Aggregator to helper, signed: request to open the sum over a set of uploads.
+
+    The helper agrees to the set. If a quorum of helpers has agreed, it opens its sums of masks.
+    The shares of the set follow after a line feed. `keys` are the helpers' public keys (DER), in
+    the order of the question. `seal_to` is the aggregator's key (DER), to which sums are sealed.
+    """
+
+    helper: Digest
+    question: SumQuestion
+    set: Digest
+    keys: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=MOST_HELPERS)]
+    seal_to: bytes
+    agreements: Annotated[Agreements, msgspec.Meta(max_length=MOST_HELPERS)] = ()
+
+
+def set_digest(shares: Iterable[Share]) -> str:
+    """Return the identity of a set of uploads: it binds every byte of their shares."""
+    return digest(msgspec.json.encode(sorted(digest(encode(share)) for share in shares)))
 
 
 def digest_of(parts: Tensors) -> str:
     """Return the digest of the integers of an upload or a sum, in the order of their names."""
-    digest = hashlib.sha256()
+    total = hashlib.sha256()
     for name in sorted(parts):
         values = np.ascontiguousarray(parts[name])
-        digest.update(msgspec.json.encode([name, values.dtype.str, len(values)]))
-        digest.update(values.data)
-    return digest.hexdigest()
+        total.update(msgspec.json.encode([name, values.dtype.str, len(values)]))
+        total.update(values.data)
+    return total.hexdigest()
 
 
 def seeds_of(helper: int, num_helpers: int) -> tuple[int, ...]:
@@ -130,25 +166,21 @@ def purpose_of(question: str, device_id: str, upload: bytes) -> bytes:
     return b"shoal/1 seeds\n" + msgspec.json.encode([question, device_id, upload])
 
 
-def sign(key: EllipticCurvePrivateKey, message: Share | Agreement | MaskSums) -> bytes:
-    """Return the signature of a message."""
-    return key.sign(_signed(message), ECDSA(hashes.SHA256()))
+def sign(key: TlsKey, message: Share | Answer) -> str:
+    """Return the signature of a message, in hexadecimal digits."""
+    return sign_text(key, _signed(message))
 
 
-def check_signature(
-    key: EllipticCurvePublicKey, signature: bytes, message: Share | Agreement | MaskSums
-) -> None:
+def check_signature(key: TlsPublicKey, signature: str, message: Share | Answer) -> None:
     """Check the signature of a message.
 
     Raises:
         Untrusted: the signature was not made with this key for this message.
     """
-    try:
-        key.verify(signature, _signed(message), ECDSA(hashes.SHA256()))
-    except InvalidSignature:
+    if not has_signed(key, signature, _signed(message)):
         kind = type(message).__struct_config__.tag
-        raise Untrusted(f"{kind}: its signature was not made with the sender's key") from None
+        raise Untrusted(f"{kind}: its signature was not made with the sender's key")
 
 
-def _signed(message: Share | Agreement | MaskSums) -> bytes:
-    return b"shoal/1 secret\n" + msgspec.json.encode(message)
+def _signed(message: Share | Answer) -> bytes:
+    return b"shoal/1 secret\n" + encode(message)

@@ -1,0 +1,210 @@
+"""Three helpers as programs at a real broker: kills at each step, and requests of strangers."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from aggregator.core.sums import opened
+from helper.storage import HelperFolder, make_helper
+from simulation.local.broker import EmbeddedBroker
+from simulation.local.fleet import stop_processes
+from tests.helper.exchange import AGGREGATOR_KEY, DEVICES, ROSTER, Exchange
+from tests.support.waiting import wait_until
+from wire.identity.certificates import write_public_key
+from wire.identity.keys import new_key, public_pem
+from wire.identity.signed import Signer, vouch
+from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.links.port import Delivery
+from wire.secret.messages import Agreement, Agreements, Answer, MaskSums, SumRefusal, SumRequest
+from wire.secret.payloads import decode_answer, encode_request, unseal_sums
+from wire.secret.roster import sign_roster
+from wire.topics import Topics
+
+NAMES = ("north", "south", "west")
+TOPICS = Topics("watches")
+
+
+@dataclass
+class Helpers:
+    """Helpers of a fleet as processes, and a link with which they are asked."""
+
+    folder: Path
+    broker: str
+    link: MqttLink
+    sign: Signer
+    exchange: Exchange = field(default_factory=Exchange)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def start(self, name: str) -> None:
+        """Start a helper, and wait until it is connected."""
+        path = self.folder / f"{name}.log"
+        path.touch()
+        before = self.log(name).count("Connected")
+        options = {
+            "--folder": self.folder / name,
+            "--trust": self.folder / "trust.pem",
+            "--roster": self.folder / "roster",
+            "--broker": self.broker,
+        }
+        words = [str(word) for pair in options.items() for word in pair]
+        command = [sys.executable, "-m", "helper.main", "run", *words]
+        with path.open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        wait_until(
+            lambda: self.log(name).count("Connected") > before, explain=lambda: self.log(name)
+        )
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def ledger(self, name: str) -> bytes:
+        return (self.folder / name / "ledger").read_bytes()
+
+    def request(self, number: int, devices: list[str], agreements: Agreements = ()) -> bytes:
+        request = self.exchange.request(number, devices, agreements)
+        return encode_request(request, self.exchange.shares(devices), self.sign)
+
+    def ask(self, number: int, payload: bytes) -> tuple[Answer, str, bytes]:
+        """The answer to a request, which is repeated until there is one: the message, its
+        signature, and sealed sums."""
+        name, end_s = NAMES[number], time.monotonic() + 60
+        key = self.exchange.keys[number].public_key()
+        while time.monotonic() < end_s:
+            self.link.publish(TOPICS.helper(name, "request"), payload)
+            while (event := self.link.receive(timeout_s=3)) is not None:
+                if isinstance(event, Delivery) and event.topic == TOPICS.helper(name, "answer"):
+                    answer, sealed = decode_answer(event.payload, key)
+                    return answer, event.payload.split(b"\n")[1].decode(), sealed
+        raise TimeoutError(self.log(name))
+
+    def open(self, agreements: Agreements) -> dict[str, np.ndarray]:
+        """The sum over all devices, by the answers of the first two helpers."""
+        answers = []
+        for number in (0, 1):
+            # an answer that a repeated request got before may be there still
+            message: Answer = agreements[number][0]
+            while not isinstance(message, MaskSums):
+                assert isinstance(message, Agreement), message
+                message, _, sealed = self.ask(number, self.request(number, DEVICES, agreements))
+            sums = unseal_sums(self.exchange.question, number, sealed, AGGREGATOR_KEY, message.set)
+            answers.append((message, sums))
+        return opened(self.exchange.question, self.exchange.total(DEVICES), answers)
+
+    def agreement(self, number: int) -> tuple[Agreement, str]:
+        message, signature, _ = self.ask(number, self.request(number, DEVICES))
+        assert isinstance(message, Agreement), message
+        return message, signature
+
+
+@pytest.fixture
+def helpers(tmp_path: Path) -> Iterator[Helpers]:
+    root, service = new_key(), new_key()
+    sign = Signer(service, vouch(root, "watches", service.public_key(), time.time() + 1000))
+    (tmp_path / "trust.pem").write_bytes(public_pem(root))
+    (tmp_path / "roster").write_bytes(sign_roster(root, "watches", ROSTER))
+    with EmbeddedBroker() as broker:
+        link = MqttLink(BrokerAddress.parse(broker.url_v5), "watches@aggregator")
+        link.subscribe(TOPICS.of_kind("answer"))
+        helpers = Helpers(tmp_path, broker.url_v5, link, sign)
+        for name in NAMES:
+            make_helper(tmp_path / name, "watches", name)
+            helpers.start(name)
+        helpers.exchange.keys = [HelperFolder(tmp_path / name).key for name in NAMES]
+        helpers.exchange.ask("a" * 64)
+        for device in DEVICES:
+            helpers.exchange.upload(device)
+        yield helpers
+        stop_processes([*helpers.processes.values()])
+        link.close()
+
+
+def check_sum(helpers: Helpers, sums: dict[str, np.ndarray]) -> None:
+    fixed = helpers.exchange.question.fixed
+    for part, total in sums.items():
+        each = np.array([helpers.exchange.integers[device][part] for device in DEVICES])
+        np.testing.assert_array_equal(
+            total, fixed.decode(each.sum(axis=0, dtype=fixed.dtype), 0.25)
+        )
+
+
+def test_a_helper_that_is_killed_at_any_step_opens_the_set_and_never_another(
+    helpers: Helpers,
+) -> None:
+    helpers.kill("north")  # before the request
+    helpers.start("north")
+    empty = helpers.ledger("north")
+    helpers.link.publish(TOPICS.helper("north", "request"), helpers.request(0, DEVICES))
+    wait_until(lambda: helpers.ledger("north") != empty)
+    helpers.kill("north")  # while it writes, or before it answers
+    helpers.start("north")
+    agreements = tuple(helpers.agreement(number) for number in range(3))
+    helpers.kill("north")  # after it has agreed
+    written = helpers.ledger("north")
+    helpers.start("north")
+    assert helpers.agreement(0)[0] == agreements[0][0]
+    first = helpers.open(agreements)
+    helpers.kill("north")  # after it has opened
+    helpers.start("north")
+    check_sum(helpers, first)
+    check_sum(helpers, helpers.open(agreements))
+    assert helpers.ledger("north") == written
+
+    peak = Path(f"/proc/{helpers.processes['north'].pid}/status").read_text()
+    assert int(peak.split("VmHWM:")[1].split()[0]) <= 60 * 1024
+
+    helpers.exchange.uploads.pop(DEVICES[0])
+    refusal, _, _ = helpers.ask(0, helpers.request(0, DEVICES[1:]))
+    assert isinstance(refusal, SumRefusal)
+    assert refusal.problem == "opened-before: another set of this question was opened"
+    helpers.exchange.ask("b" * 64)
+    for device in DEVICES[1:]:
+        helpers.exchange.upload(device)
+    refusal, _, _ = helpers.ask(0, helpers.request(0, DEVICES[1:]))
+    assert isinstance(refusal, SumRefusal)
+    assert refusal.problem.startswith("differencing: with earlier sums it would show 1 devices")
+    assert helpers.ledger("north") == written
+
+
+def forged_aggregator(helpers: Helpers) -> bytes:
+    """A request that the broker has changed, so that it could open the sums."""
+    first, rest = helpers.request(0, DEVICES).split(b"\n", 1)
+    request = msgspec.json.decode(first, type=SumRequest)
+    key = helpers.exchange.keys[1].public_key()
+    forged = msgspec.structs.replace(request, seal_to=write_public_key(key))
+    return msgspec.json.encode(forged) + b"\n" + rest
+
+
+def no_shares(helpers: Helpers) -> bytes:
+    return helpers.request(0, DEVICES).rpartition(b"\n")[0]
+
+
+@pytest.mark.parametrize("hostile", [forged_aggregator, no_shares, lambda _: b"", lambda _: b"{}"])
+def test_a_helper_ignores_what_is_no_request_of_its_aggregator(
+    helpers: Helpers, hostile: Callable[[Helpers], bytes]
+) -> None:
+    empty = helpers.ledger("north")
+    helpers.link.publish(TOPICS.helper("north", "request"), hostile(helpers))
+    wait_until(lambda: "Request ignored" in helpers.log("north"))
+    assert helpers.ledger("north") == empty
+    assert helpers.agreement(0)[0].helper == helpers.exchange.question.helpers[0]
+
+
+def test_a_roster_is_read_again_for_each_request(helpers: Helpers) -> None:
+    roster = (helpers.folder / "roster").read_bytes()
+    (helpers.folder / "roster").write_bytes(b"none")
+    refusal, _, _ = helpers.ask(0, helpers.request(0, DEVICES))
+    assert isinstance(refusal, SumRefusal)
+    assert refusal.problem == "unknown-device: the helper cannot read its roster"
+    (helpers.folder / "roster").write_bytes(roster)
+    assert helpers.agreement(0)[0].question == helpers.exchange.question.digest

@@ -1,0 +1,90 @@
+"""Payloads between an aggregator and a helper (SPEC.md, 'Secret sums')."""
+
+import msgspec
+import numpy as np
+
+from wire.arrays.tensors import Tensors
+from wire.codec import decode, encode
+from wire.errors import Malformed, Untrusted
+from wire.identity.certificates import TlsKey, TlsPublicKey
+from wire.identity.signed import Signer, Verifier
+from wire.secret.messages import (
+    Answer,
+    Shares,
+    SumQuestion,
+    SumRequest,
+    check_signature,
+    seeds_of,
+    sign,
+)
+from wire.secret.sealing import seal, unseal
+
+_HEADER_LINES = 4
+
+
+def encode_request(request: SumRequest, shares: Shares, sign_message: Signer) -> bytes:
+    """Return the payload of a request: the signed message, a line feed, and the shares."""
+    return sign_message(request) + b"\n" + msgspec.json.encode(shares)
+
+
+def decode_request(payload: bytes, verifier: Verifier, now_s: float) -> tuple[SumRequest, Shares]:
+    """Return a verified request and its shares, whose signatures are not checked.
+
+    Raises:
+        LimitExceeded, Malformed, Untrusted: as `Verifier.open`.
+    """
+    lines = payload.split(b"\n", _HEADER_LINES)
+    request = verifier.open(b"\n".join(lines[:_HEADER_LINES]), SumRequest, now_s)
+    try:
+        return request, msgspec.json.decode(b"".join(lines[_HEADER_LINES:]), type=Shares)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Malformed(f"shares of a sum request: not readable: {error}") from None
+
+
+def encode_answer(answer: Answer, key: TlsKey, sealed: bytes = b"") -> bytes:
+    """Return the payload of a helper's answer: the message, its signature, and sealed sums."""
+    return b"\n".join((encode(answer), sign(key, answer).encode(), sealed))
+
+
+def decode_answer(payload: bytes, helper: TlsPublicKey) -> tuple[Answer, bytes]:
+    """Return a helper's verified answer, and the sealed sums of `MaskSums`.
+
+    Raises:
+        LimitExceeded, Malformed: as `wire.codec.decode`.
+        Untrusted: the helper has not signed it.
+    """
+    text, _, rest = payload.partition(b"\n")
+    signature, _, sealed = rest.partition(b"\n")
+    answer: Answer = decode(text, Answer)
+    check_signature(helper, signature.decode("ascii", "replace"), answer)
+    return answer, sealed
+
+
+def seal_sums(sums: Tensors, seal_to: TlsPublicKey, set_name: str) -> bytes:
+    """Return sums of masks, by ``SEED/PART``, that only the aggregator can open."""
+    names = sorted(sums, key=lambda name: (int(name.partition("/")[0]), name))
+    return seal(b"".join(sums[name].tobytes() for name in names), seal_to, _purpose(set_name))
+
+
+def unseal_sums(
+    question: SumQuestion, helper: int, sealed: bytes, key: TlsKey, set_name: str
+) -> Tensors:
+    """Return the sums of masks of a helper, by ``SEED/PART``; `helper` is its number.
+
+    Raises:
+        Untrusted: they were not sealed to this key for this set, or have another size.
+    """
+    text, dtype = unseal(sealed, key, _purpose(set_name)), question.fixed.dtype
+    sums, at = {}, 0
+    for seed in seeds_of(helper, len(question.helpers)):
+        for part in sorted(question.parts):
+            count = question.parts[part].count
+            if len(text) < at + count * dtype.itemsize:
+                raise Untrusted(f"sums of masks: {len(text)} bytes are too few for the question")
+            sums[f"{seed}/{part}"] = np.frombuffer(text, dtype, count, at)
+            at += count * dtype.itemsize
+    return sums
+
+
+def _purpose(set_name: str) -> bytes:
+    return b"shoal/1 sums\n" + set_name.encode()
