@@ -7,12 +7,14 @@ import numpy as np
 
 from helper.core.ledger import Ledger, SetRefused
 from wire.arrays.tensors import Tensors
+from wire.errors import Untrusted
 from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest, read_public_key
 from wire.pieces import MOST_BYTES
 from wire.secret.masks import SEED_BYTES, mask
 from wire.secret.messages import (
     Agreement,
     MaskSums,
+    Share,
     Shares,
     SumRequest,
     check_signature,
@@ -42,8 +44,7 @@ def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules)
     """Return the devices of a set to agree to, or None if the helper has agreed to it before.
 
     Raises:
-        SetRefused: a rule forbids it.
-        Untrusted: a share was not signed by its device.
+        SetRefused: a rule forbids it, or a share is not what its device should have sent.
     """
     question = request.question
     if rules.name not in question.helpers:
@@ -62,7 +63,11 @@ def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules)
             raise SetRefused(f"unknown-device: {share.device_id} is not in the roster")
         if share.device_id in devices:
             raise SetRefused(f"opened-before: device {share.device_id} is in the set twice")
-        check_signature(rules.devices[share.device_id], signature, share)
+        try:
+            check_signature(rules.devices[share.device_id], signature, share)
+            _seeds(request, share, rules)  # else a set that nobody can open uses up the question
+        except Untrusted as error:
+            raise SetRefused(f"untrusted: device {share.device_id}: {error}") from None
         devices.add(share.device_id)
     if len(devices) > question.most:
         raise SetRefused(f"too-many: {len(devices)} devices, at most {question.most} can be summed")
@@ -90,33 +95,39 @@ def has_quorum(request: SumRequest, rules: Rules) -> bool:
 
 
 def sum_masks(request: SumRequest, shares: Shares, rules: Rules) -> tuple[MaskSums, Tensors]:
-    """Return the sums of masks over a set that a quorum of helpers has agreed to.
-
-    Raises:
-        SetRefused: a share has texts for another number of helpers.
-        Untrusted: a text was not sealed to this helper for this upload.
-    """
+    """Return the sums of masks over a set that has passed `check_set` and `has_quorum`."""
     question, dtype = request.question, request.question.fixed.dtype
-    number, count = question.helpers.index(rules.name), len(question.helpers)
-    seeds = seeds_of(number, count)
+    numbers = seeds_of(question.helpers.index(rules.name), len(question.helpers))
     sums: Tensors = {
         f"{j}/{part}": np.zeros(wanted.count, dtype)
-        for j in seeds
+        for j in numbers
         for part, wanted in question.parts.items()
     }
     for share, _ in shares:
-        if len(share.sealed) != count:
-            raise SetRefused(f"wrong-question: {len(share.sealed)} sealed texts, expected {count}")
-        purpose = purpose_of(share.question, share.device_id, share.upload)
-        text = unseal(share.sealed[number], rules.key, purpose)
-        for at, j in enumerate(seeds):
-            seed = text[at * SEED_BYTES : (at + 1) * SEED_BYTES]
+        for j, seed in zip(numbers, _seeds(request, share, rules), strict=True):
             for part, wanted in question.parts.items():
                 sums[f"{j}/{part}"] += mask(seed, part, wanted.count, dtype)
     digests = {
-        str(j): digest_of({part: sums[f"{j}/{part}"] for part in question.parts}) for j in seeds
+        str(j): digest_of({part: sums[f"{j}/{part}"] for part in question.parts}) for j in numbers
     }
     return MaskSums(rules.name, request.set, digests), sums
+
+
+def _seeds(request: SumRequest, share: Share, rules: Rules) -> list[bytes]:
+    """Return the seeds that a device has sealed to this helper.
+
+    Raises:
+        Untrusted: they were not sealed to this helper for this upload, or are of another number.
+    """
+    helpers = request.question.helpers
+    number, expected = helpers.index(rules.name), len(seeds_of(0, len(helpers)))
+    if len(share.sealed) != len(helpers):
+        raise Untrusted(f"{len(share.sealed)} sealed texts, expected {len(helpers)}")
+    purpose = purpose_of(share.question, share.device_id, share.upload)
+    text = unseal(share.sealed[number], rules.key, purpose)
+    if len(text) != expected * SEED_BYTES:
+        raise Untrusted(f"sealed text of {len(text)} bytes, expected {expected} seeds")
+    return [text[at : at + SEED_BYTES] for at in range(0, len(text), SEED_BYTES)]
 
 
 def agreement(request: SumRequest, rules: Rules) -> Agreement:

@@ -1,5 +1,6 @@
 """Three helpers as programs at a real broker: kills at each step, and requests of strangers."""
 
+import base64
 import subprocess
 import sys
 import time
@@ -174,6 +175,52 @@ def test_a_helper_that_is_killed_at_any_step_opens_the_set_and_never_another(
     assert isinstance(refusal, SumRefusal)
     assert refusal.problem.startswith("differencing: with earlier sums it would show 1 devices")
     assert helpers.ledger("north") == written
+
+
+def searched(pattern: bytes) -> set[bytes]:
+    """The forms in which a pattern of bytes is looked for."""
+    encoded = {base64.b64encode(bytes(at) + pattern)[8 if at else 0 : -8] for at in range(3)}
+    return {pattern, pattern.hex().encode(), *encoded}
+
+
+def places_of(helpers: Helpers, packets: list[bytes], patterns: list[bytes]) -> set[str]:
+    """The places where one of these patterns is: a packet of the broker, a file of a helper."""
+    places = {f"packet {number}": packet for number, packet in enumerate(packets)}
+    for file in helpers.folder.rglob("*"):
+        if file.is_file():
+            places[str(file.relative_to(helpers.folder))] = file.read_bytes()
+    forms = {form for pattern in patterns for form in searched(pattern)}
+    return {name for name, text in places.items() if any(form in text for form in forms)}
+
+
+def test_no_device_s_numbers_and_no_sum_are_at_a_helper_or_the_broker(helpers: Helpers) -> None:
+    watcher = MqttLink(BrokerAddress.parse(helpers.broker), "watcher")
+    watcher.subscribe("#")
+    while watcher.receive(timeout_s=0.5) is not None:
+        pass
+    exchange, update = helpers.exchange, TOPICS.device("d0", "update")
+    for device in DEVICES:
+        for values in exchange.uploads[device][2].values():
+            helpers.link.publish(update, values.tobytes())
+    check_sum(helpers, helpers.open(tuple(helpers.agreement(number) for number in range(3))))
+    packets = []
+    while (event := watcher.receive(timeout_s=1)) is not None:
+        if isinstance(event, Delivery):
+            packets.append(event.payload)
+    watcher.close()
+    assert len(packets) >= len(DEVICES) * 2 + 10, "masked values, requests and answers"
+
+    integers = [i for each in exchange.integers.values() for i in each.values()]
+    numbers = [n for each in exchange.numbers.values() for n in each.values()]
+    total = exchange.total(DEVICES)
+    sums = [sum(i[part] for i in exchange.integers.values()) for part in total]
+    masks = [total[part] - sums[number] for number, part in enumerate(total)]
+    secret = [np.asarray(each).tobytes() for each in (*integers, *numbers, *sums, *masks)]
+    assert places_of(helpers, packets, secret) == set()
+
+    in_the_clear = [*packets, b"[" + base64.b64encode(b"xy" + secret[0]) + b"]"]
+    assert places_of(helpers, in_the_clear, secret) == {f"packet {len(packets)}"}
+    assert "west.log" in places_of(helpers, [], [b"Connected to the broker"])
 
 
 def forged_aggregator(helpers: Helpers) -> bytes:

@@ -83,7 +83,7 @@ class TestHelper:
             sealed = seal(bytes(64), HELPER_KEYS[0].public_key(), purpose)
             forged = msgspec.structs.replace(share, sealed=(sealed, *share.sealed[1:]))
             exchange.uploads[device] = forged, signature, values
-        with pytest.raises(Untrusted, match="share: its signature"):
+        with pytest.raises(SetRefused, match="untrusted: device d1: share: its signature"):
             exchange.masks(0, DEVICES, ())
         for device in DEVICES[1:]:  # devices that side with the aggregator sign what it likes
             share, _, values = exchange.uploads[device]
@@ -102,8 +102,29 @@ class TestHelper:
             signature,
             values,
         )
-        with pytest.raises(Untrusted, match="share: its signature"):
+        with pytest.raises(SetRefused, match=r"untrusted: device d[12]: share: its signature"):
             exchange.agree(0, [d for d in DEVICES if forged != "device_id" or d != "d2"])
+
+    @pytest.mark.parametrize(
+        ("texts", "reason"),
+        [
+            ([], "0 sealed texts, expected 3"),
+            ([b"none"] * 3, "sealed text: not sealed to this key for this purpose"),
+            ([bytes(63)], "sealed text of 63 bytes, expected 2 seeds"),
+        ],
+    )
+    def test_a_device_without_seeds_is_named_before_the_question_is_used_up(
+        self, exchange: Exchange, texts: list[bytes], reason: str
+    ) -> None:
+        share, _, values = exchange.uploads["d1"]
+        if len(texts) == 1:
+            purpose = purpose_of(share.question, "d1", share.upload)
+            texts = [seal(texts[0], key.public_key(), purpose) for key in exchange.keys]
+        forged = msgspec.structs.replace(share, sealed=tuple(texts))
+        exchange.uploads["d1"] = forged, sign(KEYS["d1"], forged), values
+        with pytest.raises(SetRefused, match=f"untrusted: device d1: {reason}"):
+            exchange.agree(0, DEVICES)
+        assert exchange.agree(0, ["d0", *DEVICES[2:]])
 
     def test_a_made_up_device_is_refused(self, exchange: Exchange) -> None:
         share, _, values = exchange.uploads["d1"]
