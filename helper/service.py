@@ -96,9 +96,12 @@ class HelperService:
             text = "unknown-device: the helper cannot read its roster"
             answer, sealed = self._refusal(request, text), b""
         try:
-            self.link.publish(self._answers, encode_answer(answer, self.folder.key, sealed))
+            self._send(answer, sealed)
         except LimitExceeded as error:
-            log.warning("Answer not sent: %s", error)
+            self._send(self._refusal(request, f"too-large: {error}"), b"")
+
+    def _send(self, answer: Answer, sealed: bytes) -> None:
+        self.link.publish(self._answers, encode_answer(answer, self.folder.key, sealed))
 
     def _answer(self, request: SumRequest, shares: Shares) -> tuple[Answer, bytes]:
         devices = read_devices(self.roster, self.folder.identity.fleet, self.trusted)

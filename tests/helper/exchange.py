@@ -39,6 +39,7 @@ class Exchange:
     num_helpers: int = 3
     bits: int = 16
     min_sum: int = 5
+    sizes: dict[str, int] = field(default_factory=lambda: SIZES)
     ledgers: list[Ledger] = field(default_factory=lambda: [Ledger()] * 4)
     uploads: dict[str, tuple[Share, str, Tensors]] = field(default_factory=dict)
     numbers: dict[str, Tensors] = field(default_factory=dict)
@@ -51,13 +52,14 @@ class Exchange:
     def ask(self, about: str) -> None:
         """Begin a new question, which no device has answered."""
         names = tuple(key_digest(key.public_key()) for key in self.keys)
-        parts = {name: Part(size, 0.25) for name, size in SIZES.items()}
+        parts = {name: Part(size, 0.25) for name, size in self.sizes.items()}
         self.question = SumQuestion(about, parts, self.bits, 10, self.min_sum, names, 0.0)  # type: ignore[arg-type]
         self.uploads = {}
 
     def upload(self, device: str) -> None:
         numbers = {
-            name: DRAWS.uniform(-0.3, 0.3, size).astype(np.float32) for name, size in SIZES.items()
+            name: DRAWS.uniform(-0.3, 0.3, size).astype(np.float32)
+            for name, size in self.sizes.items()
         }
         policy = SecretPolicy([key.public_key() for key in self.keys], self.min_sum)
         drawn: list[bytes] = []
@@ -69,10 +71,10 @@ class Exchange:
         share, values = answer(self.question, numbers, device, policy, draw)
         self.uploads[device] = share, sign(KEYS[device], share), values
         self.numbers[device] = numbers
-        uniform = [np.frombuffer(text, "<u4") / 2.0**32 for text in drawn[-len(SIZES) :]]
+        uniform = [np.frombuffer(text, "<u4") / 2.0**32 for text in drawn[-len(self.sizes) :]]
         self.integers[device] = {
             name: self.question.fixed.encode(numbers[name], 0.25, draws)
-            for name, draws in zip(SIZES, uniform, strict=True)
+            for name, draws in zip(self.sizes, uniform, strict=True)
         }
 
     def shares(self, devices: Sequence[str]) -> Shares:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -23,11 +24,12 @@ from wire.identity.keys import new_key, public_pem
 from wire.identity.signed import Signer, vouch
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
-from wire.secret.messages import Agreement, Agreements, Answer, MaskSums, SumRefusal, SumRequest
+from wire.secret.messages import Agreement, Agreements, MaskSums, SumRefusal, SumRequest
 from wire.secret.payloads import decode_answer, encode_request, unseal_sums
 from wire.secret.roster import sign_roster
 from wire.topics import Topics
 
+T = TypeVar("T")
 NAMES = ("north", "south", "west")
 TOPICS = Topics("watches")
 
@@ -76,36 +78,40 @@ class Helpers:
         request = self.exchange.request(number, devices, agreements)
         return encode_request(request, self.exchange.shares(devices), self.sign)
 
-    def ask(self, number: int, payload: bytes) -> tuple[Answer, str, bytes]:
-        """The answer to a request, which is repeated until there is one: the message, its
+    def ask(self, number: int, payload: bytes, kind: type[T]) -> tuple[T, str, bytes]:
+        """The answer of a kind to a request, which is repeated until there is one: the message, its
         signature, and sealed sums."""
         name, end_s = NAMES[number], time.monotonic() + 60
+        question = self.exchange.question.digest  # of repeated requests, late answers may come
         key = self.exchange.keys[number].public_key()
         while time.monotonic() < end_s:
             self.link.publish(TOPICS.helper(name, "request"), payload)
             while (event := self.link.receive(timeout_s=3)) is not None:
                 if isinstance(event, Delivery) and event.topic == TOPICS.helper(name, "answer"):
                     answer, sealed = decode_answer(event.payload, key)
-                    return answer, event.payload.split(b"\n")[1].decode(), sealed
+                    if (
+                        isinstance(answer, kind)
+                        and getattr(answer, "question", question) == question
+                    ):
+                        return answer, event.payload.split(b"\n")[1].decode(), sealed
         raise TimeoutError(self.log(name))
 
     def open(self, agreements: Agreements) -> dict[str, np.ndarray]:
         """The sum over all devices, by the answers of the first two helpers."""
         answers = []
         for number in (0, 1):
-            # an answer that a repeated request got before may be there still
-            message: Answer = agreements[number][0]
-            while not isinstance(message, MaskSums):
-                assert isinstance(message, Agreement), message
-                message, _, sealed = self.ask(number, self.request(number, DEVICES, agreements))
+            request = self.request(number, DEVICES, agreements)
+            message, _, sealed = self.ask(number, request, MaskSums)
             sums = unseal_sums(self.exchange.question, number, sealed, AGGREGATOR_KEY, message.set)
             answers.append((message, sums))
         return opened(self.exchange.question, self.exchange.total(DEVICES), answers)
 
     def agreement(self, number: int) -> tuple[Agreement, str]:
-        message, signature, _ = self.ask(number, self.request(number, DEVICES))
-        assert isinstance(message, Agreement), message
-        return message, signature
+        return self.ask(number, self.request(number, DEVICES), Agreement)[:2]
+
+    def refusal(self, devices: list[str], agreements: Agreements = ()) -> str:
+        """The problem for which the first helper refuses a set."""
+        return self.ask(0, self.request(0, devices, agreements), SumRefusal)[0].problem
 
 
 @pytest.fixture
@@ -165,15 +171,13 @@ def test_a_helper_that_is_killed_at_any_step_opens_the_set_and_never_another(
     assert int(peak.split("VmHWM:")[1].split()[0]) <= 60 * 1024
 
     helpers.exchange.uploads.pop(DEVICES[0])
-    refusal, _, _ = helpers.ask(0, helpers.request(0, DEVICES[1:]))
-    assert isinstance(refusal, SumRefusal)
-    assert refusal.problem == "opened-before: another set of this question was opened"
+    assert helpers.refusal(DEVICES[1:]) == "opened-before: another set of this question was opened"
     helpers.exchange.ask("b" * 64)
     for device in DEVICES[1:]:
         helpers.exchange.upload(device)
-    refusal, _, _ = helpers.ask(0, helpers.request(0, DEVICES[1:]))
-    assert isinstance(refusal, SumRefusal)
-    assert refusal.problem.startswith("differencing: with earlier sums it would show 1 devices")
+    assert helpers.refusal(DEVICES[1:]).startswith(
+        "differencing: with earlier sums it would show 1 devices"
+    )
     assert helpers.ledger("north") == written
 
 
@@ -247,11 +251,23 @@ def test_a_helper_ignores_what_is_no_request_of_its_aggregator(
     assert helpers.agreement(0)[0].helper == helpers.exchange.question.helpers[0]
 
 
+def test_an_answer_that_the_broker_does_not_take_is_refused(helpers: Helpers) -> None:
+    helpers.kill("north")
+    helpers.broker += "&max_packet=4096"
+    helpers.start("north")
+    helpers.exchange.sizes = {"change/a": 3000}
+    helpers.exchange.ask("c" * 64)
+    for device in DEVICES:
+        helpers.exchange.upload(device)
+    agreements = tuple(helpers.agreement(number) for number in range(3))
+    assert helpers.refusal(DEVICES, agreements).startswith(
+        "too-large: the address mqtt://127.0.0.1"
+    )
+
+
 def test_a_roster_is_read_again_for_each_request(helpers: Helpers) -> None:
     roster = (helpers.folder / "roster").read_bytes()
     (helpers.folder / "roster").write_bytes(b"none")
-    refusal, _, _ = helpers.ask(0, helpers.request(0, DEVICES))
-    assert isinstance(refusal, SumRefusal)
-    assert refusal.problem == "unknown-device: the helper cannot read its roster"
+    assert helpers.refusal(DEVICES) == "unknown-device: the helper cannot read its roster"
     (helpers.folder / "roster").write_bytes(roster)
     assert helpers.agreement(0)[0].question == helpers.exchange.question.digest
