@@ -80,11 +80,8 @@ class Exchange:
     def shares(self, devices: Sequence[str]) -> Shares:
         return tuple(self.uploads[device][:2] for device in devices)
 
-    def request(
-        self, helper: int, devices: Sequence[str], agreements: Agreements = ()
-    ) -> SumRequest:
+    def request(self, devices: Sequence[str], agreements: Agreements = ()) -> SumRequest:
         return SumRequest(
-            self.question.helpers[helper],
             self.question,
             set_digest(share for share, _ in self.shares(devices)),
             tuple(write_public_key(key.public_key()) for key in self.keys),
@@ -97,7 +94,7 @@ class Exchange:
 
     def agree(self, helper: int, devices: Sequence[str]) -> Agreements:
         """The agreement of a helper, which has stored it."""
-        request, rules = self.request(helper, devices), self.rules(helper)
+        request, rules = self.request(devices), self.rules(helper)
         members = check_set(request, self.shares(devices), self.ledgers[helper], rules)
         if members is not None:
             self.ledgers[helper] = self.ledgers[helper].after(
@@ -110,7 +107,7 @@ class Exchange:
         self, helper: int, devices: Sequence[str], agreements: Agreements
     ) -> tuple[MaskSums, Tensors]:
         """The sums of masks of a helper that has agreed; it may not have a quorum."""
-        request, rules = self.request(helper, devices, agreements), self.rules(helper)
+        request, rules = self.request(devices, agreements), self.rules(helper)
         assert check_set(request, self.shares(devices), self.ledgers[helper], rules) is None
         assert has_quorum(request, rules)
         return sum_masks(request, self.shares(devices), rules)

@@ -41,7 +41,7 @@ class Bench:
         self.exchange.ask("a" * 64)
         for device in DEVICES:
             self.exchange.upload(device)
-        request = self.exchange.request(0, DEVICES)
+        request = self.exchange.request(DEVICES)
         self.payload = encode_request(request, self.exchange.shares(DEVICES), self.sign)
 
     def ask(self, payload: bytes) -> list[bytes]:
@@ -71,7 +71,7 @@ def test_no_change_of_a_request_ends_a_helper_or_makes_it_agree_to_another_set(
     at %= len(bench.payload)
     end = len(bench.payload) if cut else at + until
     payload = bench.payload[:at] + text + bench.payload[end:]
-    request = bench.exchange.request(0, DEVICES)
+    request = bench.exchange.request(DEVICES)
     for answer in bench.ask(payload):
         decode_answer(answer, bench.folder.key.public_key())
     assert bench.folder.ledger.sets.items() <= {(request.question.digest, request.set)}

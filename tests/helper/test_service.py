@@ -74,8 +74,8 @@ class Helpers:
     def ledger(self, name: str) -> bytes:
         return (self.folder / name / "ledger").read_bytes()
 
-    def request(self, number: int, devices: list[str], agreements: Agreements = ()) -> bytes:
-        request = self.exchange.request(number, devices, agreements)
+    def request(self, devices: list[str], agreements: Agreements = ()) -> bytes:
+        request = self.exchange.request(devices, agreements)
         return encode_request(request, self.exchange.shares(devices), self.sign)
 
     def ask(self, number: int, payload: bytes, kind: type[T]) -> tuple[T, str, bytes]:
@@ -100,18 +100,18 @@ class Helpers:
         """The sum over all devices, by the answers of the first two helpers."""
         answers = []
         for number in (0, 1):
-            request = self.request(number, DEVICES, agreements)
+            request = self.request(DEVICES, agreements)
             message, _, sealed = self.ask(number, request, MaskSums)
             sums = unseal_sums(self.exchange.question, number, sealed, AGGREGATOR_KEY, message.set)
             answers.append((message, sums))
         return opened(self.exchange.question, self.exchange.total(DEVICES), answers)
 
     def agreement(self, number: int) -> tuple[Agreement, str]:
-        return self.ask(number, self.request(number, DEVICES), Agreement)[:2]
+        return self.ask(number, self.request(DEVICES), Agreement)[:2]
 
     def refusal(self, devices: list[str], agreements: Agreements = ()) -> str:
         """The problem for which the first helper refuses a set."""
-        return self.ask(0, self.request(0, devices, agreements), SumRefusal)[0].problem
+        return self.ask(0, self.request(devices, agreements), SumRefusal)[0].problem
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_helper_that_is_killed_at_any_step_opens_the_set_and_never_another(
     helpers.kill("north")  # before the request
     helpers.start("north")
     empty = helpers.ledger("north")
-    helpers.link.publish(TOPICS.helper("north", "request"), helpers.request(0, DEVICES))
+    helpers.link.publish(TOPICS.helper("north", "request"), helpers.request(DEVICES))
     wait_until(lambda: helpers.ledger("north") != empty)
     helpers.kill("north")  # while it writes, or before it answers
     helpers.start("north")
@@ -229,7 +229,7 @@ def test_no_device_s_numbers_and_no_sum_are_at_a_helper_or_the_broker(helpers: H
 
 def forged_aggregator(helpers: Helpers) -> bytes:
     """A request that the broker has changed, so that it could open the sums."""
-    first, rest = helpers.request(0, DEVICES).split(b"\n", 1)
+    first, rest = helpers.request(DEVICES).split(b"\n", 1)
     request = msgspec.json.decode(first, type=SumRequest)
     key = helpers.exchange.keys[1].public_key()
     forged = msgspec.structs.replace(request, seal_to=write_public_key(key))
@@ -237,7 +237,7 @@ def forged_aggregator(helpers: Helpers) -> bytes:
 
 
 def no_shares(helpers: Helpers) -> bytes:
-    return helpers.request(0, DEVICES).rpartition(b"\n")[0]
+    return helpers.request(DEVICES).rpartition(b"\n")[0]
 
 
 @pytest.mark.parametrize("hostile", [forged_aggregator, no_shares, lambda _: b"", lambda _: b"{}"])

@@ -51,7 +51,7 @@ class TestHelper:
         exchange.agree(0, DEVICES)
         with pytest.raises(SetRefused, match="opened-before"):
             exchange.agree(0, DEVICES[1:])
-        assert exchange.agree(0, DEVICES)[0][0].set == exchange.request(0, DEVICES).set
+        assert exchange.agree(0, DEVICES)[0][0].set == exchange.request(DEVICES).set
 
     @pytest.mark.parametrize(("num_helpers", "needed"), [(1, 1), (2, 2), (3, 3), (4, 3)])
     def test_masks_are_not_opened_without_a_quorum(self, num_helpers: int, needed: int) -> None:
@@ -60,7 +60,7 @@ class TestHelper:
             exchange.upload(device)
         for others in range(num_helpers):
             agreements = sum((exchange.agree(h + 1, DEVICES) for h in range(others)), ())
-            request = exchange.request(0, DEVICES, agreements)
+            request = exchange.request(DEVICES, agreements)
             assert has_quorum(request, exchange.rules(0)) is (others + 1 >= needed)
 
     def test_a_helper_that_has_agreed_to_another_set_stops_the_sum(
@@ -152,9 +152,9 @@ class TestHelper:
     ) -> None:
         fields = msgspec.to_builtins(exchange.question) | changes
         exchange.question = msgspec.convert(fields, type(exchange.question))
-        request = exchange.request(0, DEVICES) if reason != "unknown-helper" else None
+        request = exchange.request(DEVICES) if reason != "unknown-helper" else None
         request = request or msgspec.structs.replace(
-            Exchange().request(0, []), question=exchange.question
+            Exchange().request([]), question=exchange.question
         )
         with pytest.raises(SetRefused, match=reason):
             check_set(request, exchange.shares(DEVICES), Ledger(), exchange.rules(0))
@@ -168,7 +168,7 @@ class TestHelper:
             few.agree(0, DEVICES)
 
     def test_shares_of_another_set_are_refused(self, exchange: Exchange) -> None:
-        request = exchange.request(0, DEVICES)
+        request = exchange.request(DEVICES)
         with pytest.raises(SetRefused, match="wrong-set"):
             check_set(request, exchange.shares(DEVICES[1:]), Ledger(), exchange.rules(0))
 

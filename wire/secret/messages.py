@@ -133,7 +133,6 @@ class SumRequest(msgspec.Struct, frozen=True, tag="sum-request"):
     the order of the question. `seal_to` is the aggregator's key (DER), to which sums are sealed.
     """
 
-    helper: Digest
     question: SumQuestion
     set: Digest
     keys: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=MOST_HELPERS)]
