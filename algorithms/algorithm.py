@@ -108,6 +108,11 @@ class State:
 
     Only before the first round.
     """
+    clips: dict[str, float] = field(default_factory=dict)
+    """Largest absolute value of a device's number in a secret sum, by part (`algorithms.sums`).
+
+    Parts that are not here have the first clip.
+    """
 
 
 @dataclass(frozen=True)
@@ -270,6 +275,35 @@ class Algorithm:
             and all(map(math.isfinite, shares.values()))
         ):
             grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
+        return self._conclude(state, models, grouped, following, moments, work), grouped
+
+    def apply_mean(
+        self,
+        state: State,
+        device_ids: Sequence[str],
+        change: Mapping[str, Array],
+        seed: int,
+        work: Work,
+    ) -> tuple[State, Grouped]:
+        """Return the state after a round of which only the devices' mean change is known.
+
+        The devices have started from one model. `change` (n,) is by tensor of that model.
+        """
+        start = self.grouping.start(state.memory, device_ids[0])
+        models = [LocalModel(d, 0, 0, start, {}) for d in sorted(device_ids)]
+        grouped = self.grouping.group(state.memory, models, None, seed)
+        model = _with_variances(
+            {
+                k: (v + change[k].reshape(v.shape)).astype(v.dtype)
+                for k, v in state.models[start].items()
+            }
+        )
+        following, moments, _ = self._combine(
+            state,
+            models,
+            grouped.memory.membership,
+            lambda group, rows: (model, np.full(len(rows), np.nan)),
+        )
         return self._conclude(state, models, grouped, following, moments, work), grouped
 
     def _held(
@@ -553,11 +587,16 @@ class Algorithm:
     ) -> Tensors:
         """Return the tensors of a group's mean, with the noise of the privacy mechanism."""
         drawn = hashlib.sha256(self.secret + f"/{seed}/{group}".encode()).digest()
-        average = views(self.privacy.noise(flat, num_members, int.from_bytes(drawn)), layout)
-        return {
-            k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if names.is_variance(k) else v
-            for k, v in average.items()
-        }
+        noised = self.privacy.noise(flat, num_members, int.from_bytes(drawn))
+        return _with_variances(views(noised, layout))
+
+
+def _with_variances(model: Tensors) -> Tensors:
+    """Return a model whose running variances are at least `SMALLEST_VARIANCE`."""
+    return {
+        k: np.maximum(v, np.float32(SMALLEST_VARIANCE)) if names.is_variance(k) else v
+        for k, v in model.items()
+    }
 
 
 def origin_of(starts: Iterable[str]) -> str:
@@ -604,6 +643,7 @@ def encode_memory(state: State) -> bytes:
         "moments": sorted(state.moments),
     }
     text |= {"starts": state.starts} if state.starts else {}
+    text |= {"clips": state.clips} if state.clips else {}
     return encode_tensors(arrays, msgspec.json.encode(text))
 
 
@@ -622,4 +662,5 @@ def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
         rest["extra_epochs"],
         {group: names.part(moments, group) for group in rest["moments"]},
         rest.get("starts", {}),
+        rest.get("clips", {}),
     )

@@ -34,6 +34,7 @@ from algorithms.core.contract import USUAL_PASSES
 from algorithms.objectives.supervised import Supervised
 from algorithms.schedules import read_schedule
 from algorithms.spec import Choice
+from algorithms.sums import check_in_sums
 from edge_client.core.ports import Windows
 from export.describe import MIN_BATCH, describe_bundle
 from export.exportable import obstacles
@@ -124,6 +125,9 @@ def read_settings(settings: SimulationSettings) -> SimulationSettings:
     """
     algorithm = algorithm_of(settings.algorithm).with_privacy(settings.privacy)
     check_model(settings.model)
+    if settings.secret:
+        check_in_sums(algorithm)
+        _check_secret(settings)
     return msgspec.structs.replace(
         settings,
         algorithm=algorithm,
@@ -137,6 +141,21 @@ def read_settings(settings: SimulationSettings) -> SimulationSettings:
             if (text := getattr(settings, name))
         },
     )
+
+
+def _check_secret(settings: SimulationSettings) -> None:
+    """Raise ConfigError if a setting does not fit secret mode."""
+    same = "in secret mode the same devices train in every round"
+    reasons: dict[str, tuple[object, str]] = {
+        "cohort": (0, same),
+        "profiles": ("", same),
+        "policy": ("", same),
+        "update_encoding": ("float32", "in secret mode devices send integers of its own"),
+    }
+    for name, (value, reason) in reasons.items():
+        if (got := getattr(settings, name)) != value:
+            allowed = "left out" if value == "" else value
+            raise ConfigError(f"{name} must be {allowed}, got {got}: {reason}")
 
 
 def simulate(
@@ -171,6 +190,8 @@ def simulate(
                 raise ConfigError(
                     f"{name} {value}: backend messages has its own virtual clock; leave it out"
                 )
+        if settings.secret:
+            raise ConfigError("secret: backend messages has no helpers; use another backend")
         if read_attack(settings.attack).name in COLLUDING if settings.attack else False:
             raise ConfigError(
                 f"attack {settings.attack}: attackers of backend messages do not know the updates "
@@ -203,6 +224,7 @@ def simulate(
             description = (
                 named
                 | {"cohort": settings.cohort, "newcomers": len(newcomers)}
+                | {"secret": settings.min_sum if settings.secret else 0}
                 | {f"source of {n}": s for n, s in settings.algorithm.sources.items()}
             )
             result = run_fast(experiment, schedule, description, engine, on_progress)
@@ -341,7 +363,16 @@ def _set_up(
     return (
         data,
         newcomers,
-        Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack),
+        Experiment(
+            run_settings,
+            algorithm,
+            objective,
+            probe,
+            bundle,
+            data.devices,
+            attack,
+            settings.min_sum if settings.secret else 0,
+        ),
     )
 
 

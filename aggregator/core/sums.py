@@ -1,16 +1,42 @@
 """The aggregator's half of a secret sum: integers are added, masks come off. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from wire.arrays.tensors import Tensors
+from wire.codec import digest
 from wire.errors import WireError
-from wire.secret.messages import MaskSums, SumQuestion, digest_of
+from wire.messages import Verb
+from wire.secret.fixed import bits_for
+from wire.secret.messages import MaskSums, Part, SumQuestion, digest_of
 
 
 class SumMismatch(WireError):
     """Sums of masks of two helpers that contradict each other: one of the two is wrong."""
+
+
+def question_of(
+    computed: tuple[str, str, Sequence[Verb]],
+    parts: Mapping[str, Part],
+    num_devices: int,
+    min_sum: int,
+    helpers: Sequence[str],
+    closes_at_s: float,
+) -> SumQuestion:
+    """Return the question of a round.
+
+    Args:
+        computed: digests of bundle and model, and the verbs.
+        parts: parts of the sum.
+        num_devices: number of devices that are asked.
+        min_sum: smallest number of devices of the sum.
+        helpers: digests of the helpers' keys.
+        closes_at_s: deadline.
+    """
+    about, bits = digest(msgspec.json.encode(computed)), bits_for(num_devices)
+    return SumQuestion(about, dict(parts), bits, num_devices, min_sum, tuple(helpers), closes_at_s)
 
 
 def total_of(question: SumQuestion, uploads: Iterable[Tensors]) -> Tensors:

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -27,6 +27,12 @@ from wire.messages import Train, Verb
 TorchTensors = dict[str, Tensor]
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 T = TypeVar("T")
+InSums = Literal["works", "over cells", "cannot"]
+"""Declaration for secret mode, in which the server learns sums over devices alone.
+
+A choice works in sums over all devices of a group, in sums over fixed cells of devices, or cannot
+work without updates or measurements of single devices.
+"""
 
 GraphFunction = Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensors]
 """Function of an objective that is traced into a graph; pure.
@@ -228,6 +234,8 @@ class Mean(WithOptions, ABC):
     """True if it is a plain average that leaves no device out, so that models can be streamed."""
     by_examples: ClassVar[bool] = False
     """True if a model's weight is its device's number of examples."""
+    in_sums: ClassVar[InSums] = "cannot"
+    """Declaration for secret mode."""
 
     @abstractmethod
     def combine(

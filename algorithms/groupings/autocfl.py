@@ -57,6 +57,7 @@ class AutoCFL(Defaults):
 
     name: ClassVar[str] = "autocfl"
     citation: ClassVar[str] = "Gong et al., IEEE Transactions on Big Data, 2022"
+    in_sums = "cannot"
     vote: Vote = option(
         "weighted", "devices vote by their examples or alike", choices=("weighted", "unweighted")
     )

@@ -17,6 +17,7 @@ import scipy
 from algorithms.core.contract import (
     Grouped,
     GroupingMemory,
+    InSums,
     LocalModel,
     Matrix,
     Placement,
@@ -57,6 +58,8 @@ class Defaults(WithOptions, ABC):
     """True if the grouping reads single models; if not, the server need not keep each of them."""
     places: bool = False
     """True if devices without labels are surveyed, because `place_by_inputs` may place them."""
+    in_sums: ClassVar[InSums] = "cannot"
+    """Declaration for secret mode."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """Return the models, besides `initial`, from which groups start, by key.

@@ -50,6 +50,7 @@ class Cfl(Defaults):
 
     name: ClassVar[str] = "cfl"
     citation: ClassVar[str] = "Sattler et al., IEEE TNNLS 32(8), 2021"
+    in_sums = "cannot"
     compares = True
     eps1: float = option(0.4, "mean update of a converged group, of the largest one", low=0)
     eps2: float = option(1.0, "longest update of a group that is cut, of the same", low=0)

@@ -82,6 +82,7 @@ class DistFL(Extraction, Defaults):
 
     name: ClassVar[str] = "distfl"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021"
+    in_sums = "cannot"
     mean = "uniform"
     signature: Signature = option("both", "what devices are compared by", choices=SIGNATURES)
     resurvey: int = option(0, "rounds between two surveys of a device; 0 for never", low=0)

@@ -54,6 +54,7 @@ class Hierarchical(Defaults):
 
     name: ClassVar[str] = "hierarchical"
     citation: ClassVar[str] = "Briggs et al., IJCNN 2020"
+    in_sums = "cannot"
     compares = True
     rounds: int = option(5, "round of the clustering", low=1)
     threshold: float | None = option(

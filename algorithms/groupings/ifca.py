@@ -25,6 +25,7 @@ class Ifca(Defaults):
 
     name: ClassVar[str] = "ifca"
     citation: ClassVar[str] = "Ghosh et al., NeurIPS 2020, Algorithm 1"
+    in_sums = "cannot"
     mean = "uniform"
     chooses = True
     k: int = option(

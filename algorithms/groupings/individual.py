@@ -17,6 +17,7 @@ class Individual(Defaults):
 
     name: ClassVar[str] = "individual"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021, section 5.1.3 (Local)"
+    in_sums = "cannot"
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)

@@ -13,6 +13,7 @@ class SingleGroup(Defaults):
 
     name: ClassVar[str] = "none"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    in_sums = "works"
     reads_models = False
 
     def group(

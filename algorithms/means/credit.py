@@ -55,6 +55,7 @@ class Credit(Mean):
 
     name: ClassVar[str] = "credit"
     citation: ClassVar[str] = "Li et al., arXiv 1910.09933, 2019"
+    in_sums = "cannot"
     num_components: int = option(2, "width of the auto-encoder's bottleneck", low=0)
     power: float = option(
         2.0, "how fast credit falls; from 1 on, an attack cannot grow by growing its weights", low=1

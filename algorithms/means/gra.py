@@ -33,6 +33,7 @@ class GroupwiseRobust(Mean):
 
     name: ClassVar[str] = "gra"
     citation: ClassVar[str] = "Yu and Wu, LNCS 12500, 2020"
+    in_sums = "cannot"
     num_groups: int = option(
         3,
         "groups of similar models; fewer where they would have less than three members on average",

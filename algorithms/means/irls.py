@@ -43,6 +43,7 @@ class ResidualReweighting(Mean):
 
     name: ClassVar[str] = "irls"
     citation: ClassVar[str] = "Fu et al., arXiv 1912.11464, 2019"
+    in_sums = "cannot"
     interval: float = option(2.0, "lambda, the width of full confidence", above=0)
     threshold: float = option(0.1, "delta, the confidence that a value must have", low=0, below=1)
 

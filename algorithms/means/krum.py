@@ -47,6 +47,7 @@ class Krum(Mean):
 
     name: ClassVar[str] = "krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 4"
+    in_sums = "over cells"
     num_attackers: int | None = option(
         None,
         "devices of a group that may be attackers; at most (N - 3) // 2, the most for which Krum's "
@@ -75,6 +76,7 @@ class MultiKrum(Krum):
 
     name: ClassVar[str] = "multi-krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 5"
+    in_sums = "over cells"
     num_attackers: int | None = Krum.num_attackers  # stays the first option
     num_selected: int | None = option(
         None, "models of the mean, at most N; N - f by default", low=1, whole=True

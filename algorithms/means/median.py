@@ -27,6 +27,7 @@ class Median(Mean):
 
     name: ClassVar[str] = "median"
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 1"
+    in_sums = "over cells"
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
@@ -42,6 +43,7 @@ class TrimmedMean(Mean):
 
     name: ClassVar[str] = "trimmed"
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 2"
+    in_sums = "over cells"
     share: float = option(0.1, "devices that are left out at each end", low=0, below=0.5)
 
     def combine(

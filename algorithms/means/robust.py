@@ -42,6 +42,7 @@ class RobustMean(Mean):
 
     name: ClassVar[str] = "robust"
     citation: ClassVar[str] = "after Beaton and Tukey, 1974, and Pillutla et al., IEEE TSP 2022"
+    in_sums = "cannot"
     reach: float = option(
         1.5, "distance up to which a model counts fully, in median distances", low=1
     )

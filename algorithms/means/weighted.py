@@ -26,6 +26,7 @@ class WeightedMean(Mean):
 
     name: ClassVar[str] = "weighted"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
+    in_sums = "works"
     averages: ClassVar[bool] = True
     by_examples: ClassVar[bool] = True
 
@@ -40,4 +41,5 @@ class UniformMean(WeightedMean):
 
     name: ClassVar[str] = "uniform"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, Eq. 3 and 7"
+    in_sums = "works"
     by_examples: ClassVar[bool] = False

@@ -132,6 +132,7 @@ class Apple(Supervised):
 
     name: ClassVar[str] = "apple"
     citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
+    in_sums = "cannot"
     server: ClassVar[type[DefaultCoordinator]] = AppleServer
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False

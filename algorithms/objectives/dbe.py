@@ -49,6 +49,7 @@ class PrivateBias(Wrapper[Supervised]):
 
     name: ClassVar[str] = "prbm"
     citation: ClassVar[str] = CITATION
+    in_sums = "works"
     replaces = ("sgd_graphs", "model_answers", "parameters", "trained", "forward")
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
     model_answers: ClassVar[bool] = False
@@ -77,6 +78,7 @@ class MeanRegulariser(Wrapper[Supervised], WithOptions):
 
     name: ClassVar[str] = "mr"
     citation: ClassVar[str] = CITATION
+    in_sums = "cannot"
     kappa: float = option(1.0, "weight of the regulariser", low=0)
     mean_momentum: float = option(0.1, "momentum of the running mean", low=0, high=1)
     replaces = ("sgd_graphs", "model_answers", "hyper", "initial", "graphs", "loss")

@@ -16,5 +16,6 @@ class FedAvg(Supervised):
 
     name: ClassVar[str] = "fedavg"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
+    in_sums = "works"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}

@@ -31,6 +31,7 @@ class FedBABU(FedPer):
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
+    in_sums = "works"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = FedBabuServer
     follows_task: ClassVar[bool] = True

@@ -140,6 +140,7 @@ class FedDisk(Weighted):
 
     name: ClassVar[str] = "feddisk"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, Algorithm 1"
+    in_sums = "cannot"
     server: ClassVar[type[DefaultCoordinator]] = FedDiskServer
     hyper: Mapping[str, Any] = {
         **Weighted.hyper,

@@ -97,6 +97,7 @@ class FedDiskAb(Weighted):
 
     name: ClassVar[str] = "feddisk-ab"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, section VI"
+    in_sums = "cannot"
     server: ClassVar[type[DefaultCoordinator]] = DensityRatioServer
 
     def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:

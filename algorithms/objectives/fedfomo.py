@@ -143,6 +143,7 @@ class FedFomo(Supervised):
 
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
+    in_sums = "cannot"
     server: ClassVar[type[DefaultCoordinator]] = FedFomoServer
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
 

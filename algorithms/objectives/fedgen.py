@@ -111,6 +111,7 @@ class FedGen(Supervised):
 
     name: ClassVar[str] = "fedgen"
     citation: ClassVar[str] = "Zhu et al., ICML 2021, Algorithm 1"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     server: ClassVar[type[DefaultCoordinator]] = FedGenServer
     hyper: Mapping[str, Any] = {

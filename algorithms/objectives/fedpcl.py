@@ -127,6 +127,7 @@ class FedPCL(Local):
 
     name: ClassVar[str] = "fedpcl"
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
+    in_sums = "cannot"
     server: ClassVar[type[DefaultCoordinator]] = FedPclServer
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}

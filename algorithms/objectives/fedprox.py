@@ -31,6 +31,7 @@ class FedProx(Supervised):
 
     name: ClassVar[str] = "fedprox"
     citation: ClassVar[str] = "Li et al., MLSys 2020, Eq. 2"
+    in_sums = "works"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     follows_task: ClassVar[bool] = True
     hyper: Mapping[str, Any] = {

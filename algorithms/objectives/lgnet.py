@@ -36,5 +36,6 @@ class LgNet(FedAvg):
 
     name: ClassVar[str] = "lg-net"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (LG-Net)"
+    in_sums = "works"
     wrapped_by: ClassVar[tuple[str, ...]] = ()
     server: ClassVar[type[DefaultCoordinator]] = FineTuned

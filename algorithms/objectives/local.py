@@ -8,7 +8,7 @@ B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4 ('Local').
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import PlainSgd
+from algorithms.core.contract import InSums, PlainSgd
 from algorithms.objectives.supervised import Supervised
 
 
@@ -17,5 +17,6 @@ class Local(Supervised):
 
     name: ClassVar[str] = "local"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (Local)"
+    in_sums: ClassVar[InSums] = "works"
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
     private = ("",)

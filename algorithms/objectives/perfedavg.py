@@ -64,6 +64,7 @@ class PerFedAvg(Supervised):
 
     name: ClassVar[str] = "per-fedavg"
     citation: ClassVar[str] = "Fallah et al., NeurIPS 2020, Algorithm 1"
+    in_sums = "works"
     server: ClassVar[type[DefaultCoordinator]] = PerFedAvgServer
     follows_task: ClassVar[bool] = True
     hyper: Mapping[str, Any] = {

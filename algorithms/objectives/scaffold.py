@@ -74,6 +74,7 @@ class Scaffold(Supervised):
 
     name: ClassVar[str] = "scaffold"
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020, Algorithm 1"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     server: ClassVar[type[DefaultCoordinator]] = ScaffoldServer
     own_rule: ClassVar[bool] = True

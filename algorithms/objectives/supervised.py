@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, PlainSgd, TorchTensors
+from algorithms.core.contract import GraphFunction, InSums, PlainSgd, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, watch_norms, whole_model
 from algorithms.models.adoption.attention import replace_attention
@@ -123,6 +123,8 @@ class Supervised(WithOptions):
     """
     sends_more: ClassVar[bool] = False
     """True if a device's update reveals more of its windows than its training steps put into it."""
+    in_sums: ClassVar[InSums] = "cannot"
+    """Declaration for secret mode."""
     own_rule: ClassVar[bool] = False
     """True if no other optimizer can replace the rule of its steps."""
     server: ClassVar[type[DefaultCoordinator]] = DefaultCoordinator

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from algorithms.core.contract import LocalModel, Work
+from algorithms.core.contract import InSums, LocalModel, Work
 from algorithms.spec import WithOptions
 from wire.arrays.tensors import Array
 from wire.messages import Verb
@@ -21,6 +21,8 @@ class DefaultPrivacy(WithOptions):
     """Name of the only mean that the noise is calibrated for; empty if any mean is allowed."""
     min_examples: int = 0
     """Minimum number of training windows of a device that takes part; 0: the bundle's minimum."""
+    in_sums: ClassVar[InSums] = "cannot"
+    """Declaration for secret mode."""
     server_noise: ClassVar[bool] = False
     """True if `noise` adds noise; the server then needs the same secret for the whole campaign."""
 
@@ -82,4 +84,5 @@ class NoPrivacy(DefaultPrivacy):
 
     name: ClassVar[str] = "no-privacy"
     citation: ClassVar[str] = ""
+    in_sums = "works"
     protects: ClassVar[bool] = False

@@ -30,6 +30,7 @@ class DpSgd(Mechanism):
 
     name: ClassVar[str] = "dp-sgd"
     citation: ClassVar[str] = "Abadi et al., CCS 2016, Algorithm 1"
+    in_sums = "cannot"
     min_examples: int = option(
         0, "fewest training windows of a device that takes part; 0: the bundle's", low=0
     )

@@ -181,6 +181,7 @@ class LocalGaussian(Mechanism):
     noise_share: ClassVar[float] = 0.5
     name: ClassVar[str] = "local-gaussian"
     citation: ClassVar[str] = "Mironov, CSF 2017, Proposition 7, at the device"
+    in_sums = "cannot"
 
     def verbs(self) -> tuple[Verb, ...]:
         return (Protect(self.clip_norm, self.noise_multiplier * self.clip_norm),)
@@ -205,6 +206,7 @@ class CentralGaussian(Mechanism):
         "Geyer et al., 2017, Algorithm 1; McMahan et al., ICLR 2018, with every device in every "
         "round"
     )
+    in_sums = "cannot"
     mean: ClassVar[str] = "uniform"
     server_noise: ClassVar[bool] = True
 

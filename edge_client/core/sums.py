@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
-from wire.errors import ShoalError
+from wire.errors import Malformed, ShoalError
 from wire.identity.certificates import TlsPublicKey, key_digest
 from wire.secret.masks import SEED_BYTES, masked
 from wire.secret.messages import (
     UPLOAD_BYTES,
+    WEIGHT,
     Share,
     SumQuestion,
     digest_of,
@@ -57,6 +59,52 @@ def check_question(question: SumQuestion, policy: SecretPolicy) -> None:
         )
 
 
+def numbers_of(
+    question: SumQuestion, update: Tensors, received: Tensors, num_train: int
+) -> Tensors:
+    """Return a device's numbers float32 (n,) by part: its changes, and its weight.
+
+    If there is a part for the weight, the changes are multiplied by the device's share of the
+    largest weight.
+
+    Args:
+        question: the question.
+        update: ``delta/NAME`` and ``statistic/NAME``; tensors that are not in it have not changed.
+        received: model that the device received.
+        num_train: number of its training windows.
+
+    Raises:
+        Malformed: a part is no tensor of the model, or has another size.
+    """
+    weight, share = question.parts.get(WEIGHT), 1.0
+    if weight is not None:
+        share = min(num_train / weight.clip, 1.0)
+    numbers: Tensors = {}
+    for part, wanted in question.parts.items():
+        if part == WEIGHT:
+            numbers[part] = np.array([num_train], np.float32)
+            continue
+        if part not in received or names.role_of(part) not in names.EXCHANGED:
+            raise Malformed(f"question: part {part!r} is no exchanged tensor of the model")
+        change = _change(part, update, received).astype(np.float32).ravel()
+        if len(change) != wanted.count:
+            raise Malformed(
+                f"question: part {part!r} has {wanted.count} numbers, the tensor {len(change)}"
+            )
+        finite = np.where(np.isfinite(change), change, np.float32(0))
+        numbers[part] = np.clip(finite, -wanted.clip, wanted.clip) * np.float32(share)
+    return numbers
+
+
+def integers_of(question: SumQuestion, numbers: Mapping[str, Array], draw: Draw) -> Tensors:
+    """Return the integers (n,) of a device's numbers by part, before they are masked."""
+    integers = {}
+    for part, wanted in question.parts.items():
+        uniform = np.frombuffer(draw(4 * wanted.count), "<u4") / 2.0**32
+        integers[part] = question.fixed.encode(numbers[part], wanted.clip, uniform)
+    return integers
+
+
 def answer(
     question: SumQuestion,
     numbers: Mapping[str, Array],
@@ -68,7 +116,7 @@ def answer(
 
     Args:
         question: the question.
-        numbers: float32 (n,) by part, of the lengths in the question.
+        numbers: float32 (n,) by part, of the lengths in the question (`numbers_of`).
         device_id: the device's id.
         policy: the owner's policy.
         draw: source of random bytes.
@@ -78,16 +126,19 @@ def answer(
     """
     check_question(question, policy)
     keys = {key_digest(key): key for key in policy.helpers}
+    integers = integers_of(question, numbers, draw)
     count, upload = len(question.helpers), draw(UPLOAD_BYTES)
     seeds = [draw(SEED_BYTES) for _ in range(count)]
-    values = {}
-    for part, wanted in question.parts.items():
-        uniform = np.frombuffer(draw(4 * wanted.count), "<u4") / 2.0**32
-        integers = question.fixed.encode(numbers[part], wanted.clip, uniform)
-        values[part] = masked(integers, seeds, part)
+    values = {part: masked(integers[part], seeds, part) for part in question.parts}
     purpose = purpose_of(question.digest, device_id, upload)
     sealed = tuple(
         seal(b"".join(seeds[j] for j in seeds_of(number, count)), keys[helper], purpose)
         for number, helper in enumerate(question.helpers)
     )
     return Share(question.digest, device_id, upload, digest_of(values), sealed), values
+
+
+def _change(key: str, update: Tensors, received: Tensors) -> Array:
+    if names.role_of(key) == names.STATISTIC:
+        return update.get(key, received[key]) - received[key]
+    return update.get(names.delta(names.name_of(key)), np.zeros_like(received[key]))

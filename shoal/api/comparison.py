@@ -204,6 +204,8 @@ def compare(
     rate: float = 0.0,
     profiles: str = "",
     policy: str = "",
+    secret: bool = False,
+    min_sum: int = 5,
     workers: int | None = 1,
     on_progress: Callable[[CompareProgress], None] = lambda _progress: None,
 ) -> Comparison:
@@ -240,7 +242,8 @@ def compare(
             value = ",".join(map(str, several))
             raise ConfigError(f"{name} must be a single value without scenarios, got {value}")
         words[name] = str(several[0]) if several and not scenarios else None
-    settings = make_settings(words | {"model": model if isinstance(model, str) else ""})
+    words["model"] = model if isinstance(model, str) else ""
+    settings, *_ = [make_settings(words | {"algorithm": each}) for each in compared]
     fleets = {
         f"{one.name}@{digest_of(one)[:16]}" if isinstance(one, FleetData) else str(one): one
         for one in of_one

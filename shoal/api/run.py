@@ -82,6 +82,8 @@ def simulate(
     rate: float = 0.0,
     profiles: str = "",
     policy: str = "",
+    secret: bool = False,
+    min_sum: int = 5,
     backend: str = "auto",
     workers: int = 0,
     checkpoint: str | Path | None = None,

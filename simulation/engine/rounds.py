@@ -49,6 +49,7 @@ from algorithms.means.streaming import Branch
 from algorithms.personalisation.kept import kept_of
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, drawn
+from simulation.engine.sums import apply_results, as_masked, ask, check_set
 from simulation.engine.traffic import MessageScale
 from simulation.engine.workers.attacks import COLLUDING
 from simulation.engine.workers.device_host import PERMISSIONS, DeviceResult, Models, Workers
@@ -172,7 +173,8 @@ class Rounds:
         plans = self._plans(before, starts, invited, number, stale)
         attack = self.experiment.attack
         colludes = attack is not None and attack.name in COLLUDING
-        single = closing or preparing or colludes or invited.weights
+        secret = bool(self.experiment.min_sum) and not closing
+        single = closing or preparing or colludes or invited.weights or secret
         summed = self.algorithm.streams and not single
         received = self._received(plans, {**models, **stale}, workers, summed)
         if attack is not None and not closing:
@@ -188,23 +190,13 @@ class Rounds:
                 set(state.memory.membership.values()),
                 rate_noted(settings, before.version.programs),
             )
-            contributions = [
-                self._contribution(d, starts[d.device_id], state, invited) for d in received
-            ]
-            branches: dict[str, list[Branch]] = {}
-            for result in received:
-                for start, branch in result.sums.items():
-                    branches.setdefault(start, []).append(branch)
-            state, grouped = apply_algorithm(
-                self.algorithm,
-                state,
-                contributions,
-                self.experiment.probe,
-                settings,
-                number,
-                preparing,
-                branches or None,
-            )
+            if secret:
+                question = ask(self.experiment, state, plans)
+                check_set(question, received, [r.evaluated for r in snapshot.records], number)
+                state, grouped = apply_results(self.experiment, state, question, plans, received)
+                received = [as_masked(question, result) for result in received]
+            else:
+                state, grouped = self._apply(state, received, starts, invited, number, preparing)
             notes = round_notes(state, grouped) | rate
             if self.settings.min_batch:
                 surveys = {d: partial(self._survey, survey) for d, survey in inputs.items()}
@@ -253,6 +245,34 @@ class Rounds:
             recent_models,
             snapshot.stopped,
             resting,
+        )
+
+    def _apply(
+        self,
+        state: State,
+        received: Sequence[DeviceResult],
+        starts: Mapping[str, str],
+        invited: Invitation,
+        number: int,
+        preparing: bool,
+    ) -> tuple[State, Grouped]:
+        """Return the state after a round of these updates, and the groups."""
+        contributions = [
+            self._contribution(d, starts[d.device_id], state, invited) for d in received
+        ]
+        branches: dict[str, list[Branch]] = {}
+        for result in received:
+            for start, branch in result.sums.items():
+                branches.setdefault(start, []).append(branch)
+        return apply_algorithm(
+            self.algorithm,
+            state,
+            contributions,
+            self.experiment.probe,
+            self.settings,
+            number,
+            preparing,
+            branches or None,
         )
 
     def _placed(

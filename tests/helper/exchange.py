@@ -71,7 +71,7 @@ class Exchange:
         share, values = answer(self.question, numbers, device, policy, draw)
         self.uploads[device] = share, sign(KEYS[device], share), values
         self.numbers[device] = numbers
-        uniform = [np.frombuffer(text, "<u4") / 2.0**32 for text in drawn[-len(self.sizes) :]]
+        uniform = [np.frombuffer(text, "<u4") / 2.0**32 for text in drawn[: len(self.sizes)]]
         self.integers[device] = {
             name: self.question.fixed.encode(numbers[name], 0.25, draws)
             for name, draws in zip(self.sizes, uniform, strict=True)

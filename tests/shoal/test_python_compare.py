@@ -23,6 +23,7 @@ from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import quantities, several_labels
 from wire.bundle import unpack
+from wire.errors import ConfigError
 
 ALGORITHMS = ["fedavg", "local"]
 
@@ -42,6 +43,13 @@ class TestCompare:
         again = shoal.compare(",".join(ALGORITHMS), devices=3, rounds=1, out=tmp_path)
         assert again.rows == found.rows
         assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").iterdir())] == stamps
+
+    @pytest.mark.parametrize("algorithms", [["fedavg", "apple"], ["apple", "fedavg"]])
+    def test_secret_mode_refuses_any_of_the_algorithms_that_it_cannot_run(
+        self, algorithms: list[str]
+    ) -> None:
+        with pytest.raises(ConfigError, match="Secret mode cannot run 'apple'"):
+            shoal.compare(algorithms, synthetic_fleet(6), rounds=1, secret=True)
 
     def test_own_data_and_models_are_compared_over_seeds(self, tmp_path: Path) -> None:
         fleet = synthetic_fleet(3)

@@ -1,14 +1,19 @@
 """Sums over masked integers are exact, and a sealed text opens for one key and one purpose."""
 
+from typing import Literal
+
+import msgspec
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.errors import Untrusted
-from wire.secret.fixed import BITS, MOST_OF_16, FixedPoint
+from wire.codec import decode, encode
+from wire.errors import Malformed, Untrusted
+from wire.secret.fixed import BITS, LEAST_BOUND, FixedPoint
 from wire.secret.masks import SEED_BYTES, mask, masked
+from wire.secret.messages import SumQuestion
 from wire.secret.sealing import seal, unseal
 
 DRAWS = np.random.default_rng(0)
@@ -42,8 +47,17 @@ class TestFixedPoint:
         decoded = fixed.decode(fixed.encode(numbers, 1.0, np.zeros(6)), 1.0)
         assert decoded == pytest.approx([0, 0, 0, 1, -1, 0], abs=1e-6)
 
-    def test_sixteen_bits_are_enough_for_the_stated_number_of_devices(self) -> None:
-        assert FixedPoint(16, MOST_OF_16).bound == 8
+    @pytest.mark.parametrize(("bits", "most"), [(16, 4095), (32, 268_435_455)])
+    def test_a_question_to_more_devices_than_its_bits_can_sum_is_none(
+        self, bits: Literal[16, 32], most: int
+    ) -> None:
+        question = SumQuestion("a" * 64, {}, bits, most, 5, ("b" * 64,), 0.0)
+        assert question.fixed.bound == LEAST_BOUND
+        with pytest.raises(ValueError, match=f"at most {most} with {bits} bits, got {most + 1}"):
+            msgspec.structs.replace(question, most=most + 1)
+        text = encode(question).replace(b'"most":%d' % most, b'"most":%d' % (most + 1))
+        with pytest.raises(Malformed, match=f"at most {most} with {bits} bits"):
+            decode(text, SumQuestion)
 
 
 class TestMasks:

@@ -5,6 +5,7 @@ masks can be added to it and taken off again.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -12,8 +13,18 @@ from wire.arrays.tensors import Array
 
 BITS = (16, 32)
 """Sizes of an integer, in bits."""
-MOST_OF_16 = 4095
-"""Largest number of devices of a sum whose integers have 16 bits; the bound is then 8."""
+LEAST_BOUND = 8
+"""Smallest bound of an integer before it is summed; numbers would be too coarse below."""
+
+
+def most_of(bits: int) -> int:
+    """Return the largest number of devices of a sum of integers of so many bits."""
+    return ((1 << (bits - 1)) - 1) // LEAST_BOUND
+
+
+def bits_for(num_devices: int) -> Literal[16, 32]:
+    """Return the smallest number of bits with which so many devices can be summed."""
+    return 16 if num_devices <= most_of(16) else 32
 
 
 @dataclass(frozen=True)

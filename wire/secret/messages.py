@@ -17,11 +17,13 @@ from wire.codec import digest, encode
 from wire.errors import Untrusted
 from wire.fields import Digest, Name, Positive, Text
 from wire.identity.certificates import TlsKey, TlsPublicKey, has_signed, sign_text
-from wire.secret.fixed import FixedPoint
+from wire.secret.fixed import FixedPoint, most_of
 
 MOST_HELPERS = 4
 UPLOAD_BYTES = 16
 """Number of bytes of the id of an upload, drawn at random."""
+WEIGHT = "weight"
+"""Name of the part that has a device's number of training windows, by which it counts in a mean."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -46,6 +48,11 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
     helpers: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_HELPERS)]
     closes_at_s: float
     scheme: Literal["masks"] = "masks"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if numbers of `bits` bits are too coarse for a sum over `most`."""
+        if self.most > (most := most_of(self.bits)):
+            raise ValueError(f"most must be at most {most} with {self.bits} bits, got {self.most}")
 
     @property
     def digest(self) -> str:

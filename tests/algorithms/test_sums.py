@@ -1,0 +1,114 @@
+"""Secret mode: what each choice declares, and models from sums alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from algorithms.algorithm import State, decode_memory, encode_memory
+from algorithms.composition import make_algorithm, read_algorithm
+from algorithms.core.contract import Work
+from algorithms.core.keys import NEWCOMER
+from algorithms.registry import CHOICES
+from algorithms.sums import FIRST_WEIGHT, KINDS, apply_sums, check_in_sums, parts_of
+from wire.errors import ConfigError
+from wire.secret.messages import WEIGHT, Part
+
+CHOSEN = [(kind, name) for kind in KINDS for name in CHOICES[kind]]
+WORK = Work(8, 1)
+DEVICES = ["d0", "d1", "d2", "d3"]
+
+
+def needs_single_devices(kind: str, part: Any) -> bool:
+    """True if the code of a choice uses models or measurements of single devices."""
+    match kind:
+        case "objective":
+            return bool(part.server.absorbs or part.server.responds)
+        case "grouping":
+            return bool(part.reads_models or part.surveys or part.chooses or part.places)
+        case "mean":
+            return not part.averages
+        case "privacy":
+            return bool(part.protects)
+    return bool(kind == "memory")  # its mean is computed of each device's
+
+
+class TestDeclarations:
+    @pytest.mark.parametrize(("kind", "name"), CHOSEN)
+    def test_every_choice_declares_itself_what_its_code_allows(self, kind: str, name: str) -> None:
+        part = CHOICES[kind][name]
+        assert "in_sums" in vars(part), "declare in_sums: it is not inherited"
+        assert part.in_sums in ("works", "over cells", "cannot")
+        if part.in_sums == "works":
+            assert not needs_single_devices(kind, part)
+
+    @pytest.mark.parametrize(
+        "name", ["fedavg", "fedprox+uniform+fedadam", "fedavg+prbm+personal+none+uniform", "local"]
+    )
+    def test_what_works_in_sums_is_accepted(self, name: str) -> None:
+        check_in_sums(read_algorithm(name))
+
+    @pytest.mark.parametrize(
+        ("name", "error"),
+        [
+            (
+                "apple",
+                "Secret mode cannot run 'apple', the objective of algorithm 'apple': it needs "
+                "updates or measurements of single devices. Allowed: apfl, cgau, ditto, fedala,",
+            ),
+            ("personal", "'distfl', the grouping of algorithm 'personal': .*. Allowed: none."),
+            ("median", "'median', the mean of .* sums over fixed cells of .*: uniform, weighted."),
+            ("fedavg+mr", "'mr', the memory of algorithm 'fedavg.mr': .* devices. Leave it out."),
+            ("dp-sgd", "'dp-sgd', the privacy of algorithm 'dp-sgd': .* Allowed: no-privacy."),
+        ],
+    )
+    def test_what_needs_single_devices_is_named(self, name: str, error: str) -> None:
+        with pytest.raises(ConfigError, match=error):
+            check_in_sums(read_algorithm(name))
+
+
+def state_of(**fields: Any) -> State:
+    model = {"shared/w": np.ones((2, 3), np.float32), "statistic/m": np.zeros(2, np.float32)}
+    return State({NEWCOMER: model}, **fields)
+
+
+class TestSums:
+    def test_clips_are_the_first_ones_and_then_follow_the_mean_change(self) -> None:
+        algorithm, state = make_algorithm(read_algorithm("fedavg+uniform")), state_of()
+        assert parts_of(algorithm, state) == {
+            "shared/w": Part(6, 0.25),
+            "statistic/m": Part(2, 8.0),
+        }
+        sums = {"shared/w": np.full(6, 0.4), "statistic/m": np.zeros(2)}
+        state, grouped = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
+        assert grouped.memory.membership == dict.fromkeys(DEVICES, "0")
+        np.testing.assert_array_equal(state.models["0"]["shared/w"], np.float32(1.1))
+        assert parts_of(algorithm, state)["shared/w"].clip == pytest.approx(16 * 0.1)
+        assert parts_of(algorithm, state)["statistic/m"].clip == 1e-4
+        again = decode_memory(encode_memory(state), state.models)
+        assert parts_of(algorithm, again) == parts_of(algorithm, state)
+
+    def test_a_weighted_mean_divides_by_the_sum_of_the_weights(self) -> None:
+        algorithm, state = make_algorithm(read_algorithm("fedavg")), state_of()
+        assert parts_of(algorithm, state)[WEIGHT] == Part(1, FIRST_WEIGHT)
+        counts, changes = np.array([10, 20, 30, 40]), np.array([0.1, 0.1, 0.2, -0.1])
+        total = (counts / FIRST_WEIGHT * changes).sum()
+        sums = {
+            "shared/w": np.full(6, total),
+            "statistic/m": np.zeros(2),
+            WEIGHT: np.array([100.0]),
+        }
+        state, _ = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
+        mean = np.average(changes, weights=counts)
+        np.testing.assert_allclose(state.models["0"]["shared/w"], 1 + mean, rtol=1e-6)
+        assert parts_of(algorithm, state)[WEIGHT].clip == 10 * 25
+
+    @pytest.mark.parametrize("weight", [0.0, -1.0])
+    def test_without_weight_the_model_stays(self, weight: float) -> None:
+        """Weights of few windows may all be rounded to nothing."""
+        algorithm, state = make_algorithm(read_algorithm("fedavg")), state_of()
+        sums = {key: np.full(part.count, 0.1) for key, part in parts_of(algorithm, state).items()}
+        sums[WEIGHT] = np.array([weight])
+        after, _ = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
+        np.testing.assert_array_equal(after.models["0"]["shared/w"], np.float32(1))
+        assert parts_of(algorithm, after)["shared/w"].clip == 0.25
