@@ -1,14 +1,14 @@
 """The sets of devices whose sums a helper has opened, and the rule that protects each device. Pure.
 
-All sets together cut the devices into parts: two devices are in one part if every set has both or
-neither of them. Any combination of the sums, of all rounds, is over whole parts. So no combination
-shows fewer than `min_sum` devices if no part has fewer.
+No set is opened if any part into which all sets cut the devices has fewer than `min_sum` of them
+(`wire.secret.parts`).
 """
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from wire.fields import Digest, Name
+from wire.secret.parts import cut
 
 
 class SetRefused(Exception):
@@ -53,11 +53,3 @@ class Ledger:
     def after(self, question: Digest, set_name: Digest, devices: Iterable[Name]) -> "Ledger":
         """Return the ledger that has also agreed to this set."""
         return Ledger({**self.sets, question: set_name}, cut(self.parts, devices))
-
-
-def cut(parts: Iterable[frozenset[Name]], devices: Iterable[Name]) -> frozenset[frozenset[Name]]:
-    """Return the parts into which one more set cuts the devices."""
-    members = frozenset(devices)
-    pieces = {piece for part in parts for piece in (part & members, part - members)}
-    pieces.add(members.difference(*parts))
-    return frozenset(pieces - {frozenset()})

@@ -17,7 +17,7 @@ from algorithms.algorithm import State
 from algorithms.core.contract import Grouped
 from algorithms.sums import apply_sums, parts_of
 from edge_client.core.sums import integers_of, numbers_of
-from helper.core.ledger import Ledger, SetRefused, cut
+from helper.core.ledger import Ledger, SetRefused
 from simulation.engine.experiment import Experiment
 from simulation.engine.workers.device_host import DeviceResult
 from wire.arrays.tensors import Tensors, encode_tensors
@@ -25,6 +25,7 @@ from wire.codec import digest
 from wire.errors import Stalled
 from wire.messages import Plan
 from wire.secret.messages import SumQuestion
+from wire.secret.parts import cut
 
 
 def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuestion:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helper.core.ledger import Ledger, SetRefused, cut
+from helper.core.ledger import Ledger, SetRefused
+from wire.secret.parts import cut
 
 DEVICES = [f"d{number}" for number in range(9)]
 SETS = st.lists(st.sets(st.sampled_from(DEVICES)), min_size=1, max_size=4)
