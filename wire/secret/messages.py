@@ -91,6 +91,13 @@ class Share(msgspec.Struct, frozen=True, tag="share"):
     """Seeds for each helper: all but its own, or the only one."""
 
 
+class SignedShare(msgspec.Struct, frozen=True, tag="signed-share"):
+    """Device to aggregator, with tensors ``masked/PART``: its share and its signature."""
+
+    share: Share
+    signature: Text
+
+
 class Agreement(msgspec.Struct, frozen=True, tag="agreement"):
     """Helper to aggregator and helpers: the set is the only one that it opens for the question."""
 

@@ -1,25 +1,68 @@
-"""Payloads between an aggregator and a helper (SPEC.md, 'Secret sums')."""
+"""Payloads of devices, helpers and an aggregator (SPEC.md, 'Secret sums')."""
 
 import msgspec
 import numpy as np
 
-from wire.arrays.tensors import Tensors
+from wire.arrays.tensors import Limits, Tensors, check_layout, decode_tensors, encode_tensors
 from wire.codec import decode, encode
 from wire.errors import Malformed, Untrusted
 from wire.identity.certificates import TlsKey, TlsPublicKey
 from wire.identity.signed import Signer, Verifier
 from wire.secret.messages import (
     Answer,
+    Share,
     Shares,
+    SignedShare,
     SumQuestion,
     SumRequest,
     check_signature,
+    digest_of,
     seeds_of,
     sign,
 )
 from wire.secret.sealing import seal, unseal
 
 _HEADER_LINES = 4
+_MASKED = "masked/"
+_NUM_BYTES_BESIDE = 2**20
+"""Maximum number of bytes of an upload besides its integers."""
+
+
+def encode_upload(share: Share, values: Tensors, key: TlsKey) -> bytes:
+    """Return the payload of a device's answer: its signed share, and its masked integers."""
+    tensors: Tensors = {
+        _MASKED + part: np.frombuffer(integers.tobytes(), np.uint8)
+        for part, integers in values.items()
+    }
+    return encode_tensors(tensors, encode(SignedShare(share, sign(key, share))))
+
+
+def decode_upload(
+    payload: bytes, question: SumQuestion, device: TlsPublicKey
+) -> tuple[SignedShare, Tensors]:
+    """Return a device's signed share, and its masked integers (n,) by part.
+
+    Raises:
+        LimitExceeded, Malformed: it is no answer to a question of this size.
+        Untrusted: the device has not signed it for this question and these integers.
+    """
+    limits = Limits(total_bytes=question.num_bytes + _NUM_BYTES_BESIDE)
+    tensors, text = decode_tensors(payload, limits)
+    signed: SignedShare = decode(text, SignedShare)
+    dtype = question.fixed.dtype
+    expected = [
+        (_MASKED + part, "uint8", (wanted.count * dtype.itemsize,))
+        for part, wanted in question.parts.items()
+    ]
+    check_layout(tensors, expected, "masked update")
+    values: Tensors = {
+        part: np.frombuffer(tensors[_MASKED + part].tobytes(), dtype) for part in question.parts
+    }
+    share = signed.share
+    check_signature(device, signed.signature, share)
+    if (share.question, share.values) != (question.digest, digest_of(values)):
+        raise Untrusted("masked update: its share is for another question, or for other integers")
+    return signed, values
 
 
 def encode_request(request: SumRequest, shares: Shares, sign_message: Signer) -> bytes:
