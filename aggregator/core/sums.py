@@ -14,9 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from wire.arrays.tensors import Tensors
-from wire.codec import digest
 from wire.errors import WireError
-from wire.messages import Digest, Name, Verb
+from wire.messages import Digest, Name
 from wire.secret.fixed import bits_for
 from wire.secret.messages import (
     Agreement,
@@ -199,7 +198,7 @@ class SumMismatch(WireError):
 
 
 def question_of(
-    computed: tuple[str, str, Sequence[Verb]],
+    about: Digest,
     parts: Mapping[str, Part],
     num_devices: int,
     min_sum: int,
@@ -209,14 +208,14 @@ def question_of(
     """Return the question of a round.
 
     Args:
-        computed: digests of bundle and model, and the verbs.
+        about: digest of what is computed (`wire.secret.messages.about_of`).
         parts: parts of the sum.
         num_devices: number of devices that are asked.
         min_sum: smallest number of devices of the sum.
         helpers: digests of the helpers' keys.
         closes_at_s: deadline.
     """
-    about, bits = digest(msgspec.json.encode(computed)), bits_for(num_devices)
+    bits = bits_for(num_devices)
     return SumQuestion(about, dict(parts), bits, num_devices, min_sum, tuple(helpers), closes_at_s)
 
 

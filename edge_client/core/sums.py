@@ -12,12 +12,14 @@ from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import Malformed, ShoalError
 from wire.identity.certificates import TlsPublicKey, key_digest
+from wire.messages import Plan
 from wire.secret.masks import SEED_BYTES, masked
 from wire.secret.messages import (
     UPLOAD_BYTES,
     WEIGHT,
     Share,
     SumQuestion,
+    about_of,
     digest_of,
     purpose_of,
     seeds_of,
@@ -57,6 +59,27 @@ def check_question(question: SumQuestion, policy: SecretPolicy) -> None:
             f"helpers must be the {len(pinned)} that the owner has pinned, got "
             f"{', '.join(digest[:12] for digest in question.helpers)}"
         )
+
+
+def check_about(question: SumQuestion, plan: Plan, now_s: float) -> None:
+    """Check that a question is about a plan, and open.
+
+    The device then signs which model it started from, and a helper holds all sums about that model
+    against each other.
+
+    Args:
+        question: the question.
+        plan: the plan that the device has carried out.
+        now_s: the aggregator's time, as well as the device knows it.
+
+    Raises:
+        Declined: it is about another bundle, model or list of verbs, or it is closed.
+    """
+    if question.about != about_of(plan.bundle, plan.model, plan.verbs):
+        raise Declined("the question is not about the bundle, model and verbs of its plan")
+    if now_s >= question.closes_at_s:
+        late = now_s - question.closes_at_s
+        raise Declined(f"the question was closed {late:.0f} s ago")
 
 
 def numbers_of(

@@ -24,7 +24,7 @@ from wire.arrays.tensors import Tensors, encode_tensors
 from wire.codec import digest
 from wire.errors import Stalled
 from wire.messages import Plan
-from wire.secret.messages import SumQuestion
+from wire.secret.messages import SumQuestion, about_of
 from wire.secret.parts import cut
 
 
@@ -35,7 +35,7 @@ def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuest
     """
     model = digest(encode_tensors(experiment.algorithm.given(state, plans[0].model)))
     return question_of(
-        (experiment.bundle.digest, model, plans[0].verbs),
+        about_of(experiment.bundle.digest, model, plans[0].verbs),
         parts_of(experiment.algorithm, state),
         len(plans),
         experiment.min_sum,

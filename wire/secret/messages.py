@@ -6,7 +6,7 @@ helpers are signed by their senders.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from wire.errors import Untrusted
 from wire.fields import Digest, Name, Positive, Text
 from wire.identity.certificates import TlsKey, TlsPublicKey, has_signed, sign_text
 from wire.secret.fixed import FixedPoint, most_of
+from wire.verbs import Verb
 
 MOST_HELPERS = 4
 UPLOAD_BYTES = 16
@@ -152,6 +153,11 @@ class SumRequest(msgspec.Struct, frozen=True, tag="sum-request"):
     keys: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=MOST_HELPERS)]
     seal_to: bytes
     agreements: Annotated[Agreements, msgspec.Meta(max_length=MOST_HELPERS)] = ()
+
+
+def about_of(bundle: Digest, model: Digest, verbs: Sequence[Verb]) -> Digest:
+    """Return the digest of what a question is about: the bundle, model and verbs of a plan."""
+    return digest(msgspec.json.encode([bundle, model, verbs]))
 
 
 def set_digest(shares: Iterable[Share]) -> str:

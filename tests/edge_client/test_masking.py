@@ -1,0 +1,121 @@
+"""From the results of plans on devices to the next model, by real helpers, without a network."""
+
+import secrets
+
+import msgspec
+import numpy as np
+import pytest
+
+from aggregator.core.sums import SecretSum, SecretUpload, on_time, on_upload, question_of
+from algorithms.algorithm import State
+from algorithms.composition import make_algorithm, read_algorithm
+from algorithms.core.contract import Work
+from algorithms.core.keys import NEWCOMER
+from algorithms.sums import apply_sums, parts_of
+from edge_client.core.sums import Declined, SecretPolicy
+from edge_client.storage.answers import AnswerStore
+from edge_client.storage.files import MemoryFiles
+from edge_client.work.job import PlanResult
+from edge_client.work.masking import Masking
+from tests.aggregator.test_secret_sums import World
+from tests.helper.exchange import DEVICES, HELPER_KEYS, KEYS, ROSTER
+from wire.arrays.tensors import Tensors
+from wire.codec import digest
+from wire.errors import Malformed
+from wire.messages import Plan, Train
+from wire.secret.messages import SumQuestion, about_of
+from wire.secret.payloads import decode_upload
+
+MODEL: Tensors = {
+    "shared/w": np.ones((4, 3), np.float32),
+    "statistic/m": np.zeros(3, np.float32),
+}
+BUNDLE, START = "b" * 64, "c" * 64
+VERBS = (Train(8),)
+DRAWS = np.random.default_rng(5)
+
+
+def plan_for(device: str) -> Plan:
+    return Plan("run", 1, 1, 1, device, BUNDLE, START, VERBS, 0, 90.0)
+
+
+def result_of(device: str) -> PlanResult:
+    number = DEVICES.index(device)
+    change = {"delta/w": np.full((4, 3), 0.01 * number, np.float32)}
+    return PlanResult(START, tensors=change | {"statistic/m": np.full(3, 0.5, np.float32)})
+
+
+def masking_of(device: str, **policy: int) -> Masking:
+    pinned = SecretPolicy([key.public_key() for key in HELPER_KEYS[:3]], **policy)
+    return Masking(pinned, KEYS[device], AnswerStore(MemoryFiles()), secrets.token_bytes)
+
+
+def question_for(algorithm: str) -> SumQuestion:
+    parts = parts_of(make_algorithm(read_algorithm(algorithm)), State({NEWCOMER: MODEL}))
+    helpers = World().sum.question.helpers
+    return question_of(about_of(BUNDLE, START, VERBS), parts, len(DEVICES), 5, helpers, 90.0)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg+uniform", "fedavg"])
+def test_plans_of_devices_become_the_next_model(algorithm: str) -> None:
+    world, question = World(), question_for(algorithm)
+    world.exchange.question, world.sum = question, SecretSum(question, tuple(DEVICES))
+    counts = {device: 20 + 10 * number for number, device in enumerate(DEVICES)}
+    for device in DEVICES:
+        masking, result = masking_of(device), result_of(device)
+        payload = masking.answer(question, plan_for(device), result, MODEL, counts[device], 1.0)
+        signed, values = decode_upload(payload, question, ROSTER[device])
+        world.exchange.uploads[device] = signed.share, signed.signature, values
+        upload = SecretUpload(signed.share, signed.signature, digest(payload))
+        world.sum, reason = on_upload(world.sum, upload, 1.0)
+        assert reason == ""
+    world.sum = on_time(world.sum, 1.0)
+    world.open()
+    made = make_algorithm(read_algorithm(algorithm))
+    state, _ = apply_sums(made, State({NEWCOMER: MODEL}), world.result(), DEVICES, 0, Work(8, 1))
+    weights = [1 if made.mean.name == "uniform" else counts[device] for device in DEVICES]
+    mean = np.average([0.01 * number for number in range(len(DEVICES))], weights=weights)
+    np.testing.assert_allclose(state.models["0"]["shared/w"], 1 + mean, atol=2e-3)
+    np.testing.assert_allclose(state.models["0"]["statistic/m"], 0.5, atol=2e-2)
+
+
+class TestAnswer:
+    def test_a_question_that_comes_again_gets_the_same_bytes(self) -> None:
+        masking, question = masking_of("d1"), question_for("fedavg")
+        first = masking.answer(question, plan_for("d1"), result_of("d1"), MODEL, 20, 1.0)
+        other = result_of("d2")  # the device's data have changed since
+        assert masking.answer(question, plan_for("d1"), other, MODEL, 40, 2.0) == first
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ({"about": "d" * 64}, "is not about the bundle, model and verbs of its plan"),
+            ({"closes_at_s": 0.5}, "was closed 0 s ago"),
+            ({"min_sum": 2}, "min_sum must be at least 5"),
+            ({"helpers": ("d" * 64,)}, "helpers must be the 3 that the owner has pinned"),
+        ],
+    )
+    def test_a_question_that_asks_more_than_its_plan_or_the_owner_permits_is_declined(
+        self, changes: dict[str, object], error: str
+    ) -> None:
+        masking = masking_of("d1")
+        question = msgspec.structs.replace(question_for("fedavg"), **changes)
+        with pytest.raises(Declined, match=error):
+            masking.answer(question, plan_for("d1"), result_of("d1"), MODEL, 20, 1.0)
+
+    @pytest.mark.parametrize(
+        ("part", "error"),
+        [
+            ("private/p", "part 'private/p' is no exchanged tensor of the model"),
+            ("shared/w", "part 'shared/w' has 5 numbers, the tensor 12"),
+        ],
+    )
+    def test_a_question_that_does_not_fit_the_model_is_not_answered(
+        self, part: str, error: str
+    ) -> None:
+        question = question_for("fedavg")
+        parts = {part: msgspec.structs.replace(question.parts["shared/w"], count=5)}
+        question = msgspec.structs.replace(question, parts=parts)
+        model = MODEL | {"private/p": np.zeros(5, np.float32)}
+        with pytest.raises(Malformed, match=error):
+            masking_of("d1").answer(question, plan_for("d1"), result_of("d1"), model, 20, 1.0)
