@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from algorithms.registry import CHOICES
 from algorithms.sums import FIRST_CLIPS
 from edge_client.core.sums import SecretPolicy, answer, numbers_of
 from simulation.engine import sums as secret_sums
@@ -22,6 +23,8 @@ from wire.arrays.tensors import Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
 from wire.secret.fixed import FixedPoint
 from wire.secret.messages import SumQuestion, sign
+
+WORKING = [name for name, each in CHOICES["objective"].items() if each.in_sums == "works"]
 
 
 def run(
@@ -89,6 +92,16 @@ def test_the_model_is_that_of_clear_mode_but_for_the_rounding(algorithm: str, sh
     moved = model_of(clear)["shared/head.weight"] - model_of(start)["shared/head.weight"]
     rounded = model_of(secret)["shared/head.weight"] - model_of(start)["shared/head.weight"]
     assert np.corrcoef(moved.ravel(), rounded.ravel())[0, 1] > 0.99
+
+
+@pytest.mark.representatives("local", "fedbn", "ditto")
+@pytest.mark.parametrize("name", WORKING)
+def test_every_objective_that_declares_itself_able_trains_in_sums(name: str) -> None:
+    """Its model is that of clear mode but for the rounding, of the first round's coarse clips."""
+    secret, clear = run(f"{name}+uniform"), run(f"{name}+uniform", secret=False)
+    for key, value in model_of(clear).items():
+        np.testing.assert_allclose(model_of(secret)[key], value, atol=4e-3)
+    assert secret.summary.accuracy.mean == pytest.approx(clear.summary.accuracy.mean, abs=0.05)
 
 
 class Interrupted(Exception):
