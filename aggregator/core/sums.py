@@ -164,7 +164,7 @@ def requests_of(
         secret.set,
         tuple(keys[helper] for helper in question.helpers),
         seal_to,
-        agreements if agreed else (),
+        agreements if agreed else (),  # else the last helper would open without its agreement
     )
     waiting = set(question.helpers) - secret.masks.keys() - secret.refusals.keys()
     if not agreed:

@@ -106,9 +106,17 @@ class TestSums:
     @pytest.mark.parametrize("weight", [0.0, -1.0])
     def test_without_weight_the_model_stays(self, weight: float) -> None:
         """Weights of few windows may all be rounded to nothing."""
-        algorithm, state = make_algorithm(read_algorithm("fedavg")), state_of()
+        algorithm = make_algorithm(read_algorithm("fedavg"))
+        state = state_of(clips={"shared/w": 0.5})
         sums = {key: np.full(part.count, 0.1) for key, part in parts_of(algorithm, state).items()}
         sums[WEIGHT] = np.array([weight])
         after, _ = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
         np.testing.assert_array_equal(after.models["0"]["shared/w"], np.float32(1))
-        assert parts_of(algorithm, after)["shared/w"].clip == 0.25
+        assert parts_of(algorithm, after)["shared/w"].clip == 0.5
+
+    def test_a_mean_is_within_the_clip_whatever_the_rounding_of_the_weights(self) -> None:
+        algorithm, state = make_algorithm(read_algorithm("fedavg")), state_of()
+        sums = {key: np.full(part.count, 0.1) for key, part in parts_of(algorithm, state).items()}
+        sums[WEIGHT] = np.array([1e-3])
+        after, _ = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
+        np.testing.assert_array_equal(after.models["0"]["shared/w"], np.float32(1.25))
