@@ -1,6 +1,7 @@
 """Sums over masked integers are exact, and a sealed text opens for one key and one purpose."""
 
-from typing import Literal
+import json
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -9,14 +10,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.wire import secret_vectors
 from wire.codec import decode, encode
 from wire.errors import Malformed, Untrusted
+from wire.identity.certificates import has_signed, key_digest
 from wire.secret.fixed import BITS, LEAST_BOUND, FixedPoint
 from wire.secret.masks import SEED_BYTES, mask, masked
-from wire.secret.messages import SumQuestion
+from wire.secret.messages import UPLOAD_BYTES, Share, SumQuestion, purpose_of, seeds_of
 from wire.secret.sealing import seal, unseal
 
 DRAWS = np.random.default_rng(0)
+VECTORS = json.loads(secret_vectors.FILE.read_text())
+ANSWERS = [case for case in VECTORS["answers"] if not case["problem"]]
 
 
 class TestFixedPoint:
@@ -100,3 +105,25 @@ class TestSealing:
         ):
             with pytest.raises(Untrusted, match="not sealed to this key for this purpose"):
                 unseal(*wrong)
+
+    def test_the_texts_of_the_vectors_open(self) -> None:
+        for number, case in enumerate(VECTORS["sealed"]):
+            key, purpose = secret_vectors.HELPERS[(20 + number) % 3], bytes.fromhex(case["purpose"])
+            assert unseal(bytes.fromhex(case["sealed"]), key, purpose).hex() == case["text"]
+
+
+@pytest.mark.parametrize("case", ANSWERS, ids=lambda case: case["name"])
+class TestVectorsOfAnswers:
+    def test_each_helper_opens_the_seeds_of_the_others(self, case: dict[str, Any]) -> None:
+        share = msgspec.json.decode(case["share"], type=Share)
+        helpers, drawn = case["question"]["helpers"], bytes.fromhex(case["drawn"])[UPLOAD_BYTES:]
+        keys = {key_digest(key.public_key()): key for key in secret_vectors.HELPERS}
+        purpose = purpose_of(case["digest"], share.device_id, share.upload)
+        for number, sealed in enumerate(share.sealed):
+            seeds = [drawn[SEED_BYTES * j :][:SEED_BYTES] for j in seeds_of(number, len(helpers))]
+            assert unseal(sealed, keys[helpers[number]], purpose) == b"".join(seeds)
+
+    def test_the_device_has_signed_its_share(self, case: dict[str, Any]) -> None:
+        key, share = secret_vectors.DEVICE_KEY.public_key(), case["share"].encode()
+        assert has_signed(key, case["signature"], secret_vectors.SIGNED + share)
+        assert not has_signed(key, case["signature"], share)

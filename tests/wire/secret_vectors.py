@@ -1,0 +1,262 @@
+"""The vectors of secret sums, ``secret.json``: what a device computes for them.
+
+``integers``: numbers as their 32 bits, the draws of 32 bits that round them, and their integers.
+``masks``: a seed, and the SHA-256 of its mask. ``sealed``: a text that was sealed with a key of its
+own, which a sealer otherwise draws. ``answers``: a question, the policy of a device's owner, and
+either the problem for which the device declines it, or its answer from these random bytes.
+Keys are DER in hexadecimal digits: PKCS #8, and SubjectPublicKeyInfo.
+"""
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from edge_client.core.sums import Declined, SecretPolicy, answer
+from tests.wire.signed_vectors import VECTORS, A
+from wire.arrays.tensors import Array
+from wire.codec import digest
+from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest
+from wire.secret.fixed import FixedPoint
+from wire.secret.masks import SEED_BYTES, mask
+from wire.secret.messages import UPLOAD_BYTES, Part, Share, SumQuestion, purpose_of, seeds_of
+
+FILE = VECTORS / "secret.json"
+SIGNED = b"shoal/1 secret\n"
+"""Bytes before a share that its device signs."""
+DEVICE = "phone.1"
+_KEM, _SUITE = b"KEM\x00\x10", b"HPKE\x00\x10\x00\x01\x00\x01"
+
+
+def _bytes(seed: bytes, count: int) -> bytes:
+    return hashlib.shake_256(seed).digest(count)
+
+
+def key(number: int) -> TlsKey:
+    """Return the P-256 key of this number."""
+    return ec.derive_private_key(int.from_bytes(_bytes(b"key %d" % number, 31)), ec.SECP256R1())
+
+
+HELPERS = tuple(key(number) for number in range(5))
+DEVICE_KEY = key(9)
+
+
+def private_der(of: TlsKey) -> str:
+    """Return a private key in hexadecimal digits."""
+    encoding, layout = serialization.Encoding.DER, serialization.PrivateFormat.PKCS8
+    return of.private_bytes(encoding, layout, serialization.NoEncryption()).hex()
+
+
+def public_der(of: TlsPublicKey) -> str:
+    """Return a public key in hexadecimal digits."""
+    layout = serialization.PublicFormat.SubjectPublicKeyInfo
+    return of.public_bytes(serialization.Encoding.DER, layout).hex()
+
+
+def _point(of: TlsPublicKey) -> bytes:
+    layout = serialization.PublicFormat.UncompressedPoint
+    return of.public_bytes(serialization.Encoding.X962, layout)
+
+
+def _extract(suite: bytes, salt: bytes, label: bytes, text: bytes = b"") -> bytes:
+    return hmac.digest(salt, b"HPKE-v1" + suite + label + text, "sha256")
+
+
+def _expand(suite: bytes, secret: bytes, label: bytes, info: bytes, count: int) -> bytes:
+    labelled = count.to_bytes(2) + b"HPKE-v1" + suite + label + info
+    return HKDFExpand(hashes.SHA256(), count, labelled).derive(secret)
+
+
+def sealed(text: bytes, helper: TlsPublicKey, purpose: bytes, ephemeral: TlsKey) -> bytes:
+    """Return `wire.secret.sealing.seal` with a key that is otherwise drawn (RFC 9180, 4.1, 5.1)."""
+    encapsulated = _point(ephemeral.public_key())
+    exchange = _extract(_KEM, b"", b"eae_prk", ephemeral.exchange(ec.ECDH(), helper))
+    context = encapsulated + _point(helper)
+    shared = _expand(_KEM, exchange, b"shared_secret", context, 32)
+    names = _extract(_SUITE, b"", b"psk_id_hash") + _extract(_SUITE, b"", b"info_hash", purpose)
+    secret = _extract(_SUITE, shared, b"secret")
+    aes, nonce = (
+        _expand(_SUITE, secret, label, b"\0" + names, count)
+        for label, count in ((b"key", 16), (b"base_nonce", 12))
+    )
+    return encapsulated + AESGCM(aes).encrypt(nonce, text, b"")
+
+
+def _bits(numbers: Array) -> list[int]:
+    return [int(n) for n in numbers.view(np.uint32)]
+
+
+def _integers() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(5)
+    edges = np.array(
+        [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 3e38, -3e38, 0.25, -0.25, 0.1], np.float32
+    )
+    rows = []
+    for bits, most, clip in (
+        (16, 1, 0.25),
+        (16, 20, 0.25),
+        (16, 4095, 1e-4),
+        (32, 20, 8.0),
+        (32, 4096, 0.3),
+        (32, 1_000_000, 1e4),
+    ):
+        numbers = np.concatenate([edges, rng.normal(0, clip, 20).astype(np.float32)])
+        draws = rng.integers(0, 2**32, len(numbers), np.uint32)
+        draws[3:5], draws[8:10] = 0, 2**32 - 1
+        fixed = FixedPoint(bits, most)
+        integers = fixed.encode(numbers, clip, draws / 2.0**32)
+        rows.append(
+            {"bits": bits, "most": most, "clip": clip, "numbers": _bits(numbers)}
+            | {"draws": draws.tolist(), "integers": integers.tolist()}
+        )
+    return rows
+
+
+def _masks() -> list[dict[str, Any]]:
+    rows = []
+    for number, (part, bits, count) in enumerate(
+        (("change", 16, 1), ("change", 32, 1), ("b/läuft", 16, 7), ("", 32, 40), ("a", 16, 70_001))
+    ):
+        seed = _bytes(b"seed %d" % number, SEED_BYTES)
+        values = mask(seed, part, count, FixedPoint(bits, 1).dtype)
+        rows.append(
+            {"seed": seed.hex(), "part": part, "bits": bits, "count": count}
+            | {"mask": digest(values.tobytes())}
+        )
+    return rows
+
+
+def _sealed() -> list[dict[str, str]]:
+    rows = []
+    for number, (text, purpose) in enumerate(
+        ((b"seeds", b"question 1"), (bytes(64), b""), (b"", b"\n\0")), start=20
+    ):
+        helper, ephemeral = HELPERS[number % 3], key(number)
+        rows.append(
+            {"helper": private_der(helper), "public": public_der(helper.public_key())}
+            | {"ephemeral": private_der(ephemeral)}
+            | {"ephemeral_public": public_der(ephemeral.public_key())}
+            | {"text": text.hex(), "purpose": purpose.hex()}
+            | {"sealed": sealed(text, helper.public_key(), purpose, ephemeral).hex()}
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class _Case:
+    name: str
+    bits: int = 16
+    most: int = 20
+    min_sum: int = 5
+    helpers: tuple[int, ...] = (0, 1, 2)
+    pinned: tuple[int, ...] = (0, 1, 2)
+    least: int = 5
+    parts: tuple[tuple[str, int, float], ...] = (("change", 6, 0.25),)
+
+
+CASES = (
+    _Case("three helpers"),
+    _Case("in another order", helpers=(2, 0, 1), min_sum=7),
+    _Case("one helper", helpers=(1,), pinned=(1,), bits=32),
+    _Case("four helpers", helpers=(3, 0, 1, 2), pinned=(0, 1, 2, 3), bits=32, most=5000),
+    _Case(
+        "several parts",
+        parts=(("z", 2, 1.0), ("\U0001f600", 1, 1e-4), ("\uffff", 3, 1e16), ("a/läuft", 1, 8.0)),
+    ),
+    _Case("too few devices", min_sum=4),
+    _Case("fewer than the owner wants", min_sum=9, least=10),
+    _Case("a helper that is not pinned", helpers=(0, 1, 4)),
+    _Case("a helper less", helpers=(0, 1)),
+    _Case("a helper more", helpers=(0, 1, 2, 3)),
+    _Case("a helper twice", helpers=(0, 1, 2, 2)),
+    _Case("no helper is pinned", pinned=()),
+)
+
+
+def _answer(case: _Case, number: int) -> dict[str, Any]:
+    digests = tuple(key_digest(HELPERS[n].public_key()) for n in case.helpers)
+    parts = {name: Part(count, clip) for name, count, clip in case.parts}
+    bits: Any = case.bits
+    question = SumQuestion(A, parts, bits, case.most, case.min_sum, digests, 1.8e9 + number)
+    policy = SecretPolicy([HELPERS[n].public_key() for n in case.pinned], case.least)
+    rng = np.random.default_rng(number)
+    numbers = {
+        name: rng.normal(0, part.clip, part.count).astype(np.float32)
+        for name, part in parts.items()
+    }
+    drawn = _bytes(b"draws %d" % number, 1000)
+    row = {
+        "name": case.name,
+        "question": msgspec.to_builtins(question),
+        "digest": question.digest,
+        "pinned": [public_der(key) for key in policy.helpers],
+        "min_sum": case.least,
+    }
+    at = 0
+
+    def draw(count: int) -> bytes:
+        nonlocal at
+        at += count
+        return drawn[at - count : at]
+
+    try:
+        share, values = answer(question, numbers, DEVICE, policy, draw)
+    except Declined as error:
+        return row | {"problem": str(error)}
+    seeds = [drawn[UPLOAD_BYTES + SEED_BYTES * n :][:SEED_BYTES] for n in range(len(digests))]
+    ephemerals = [key(100 * number + n) for n in range(len(digests))]
+    purpose = purpose_of(question.digest, DEVICE, share.upload)
+    texts = tuple(
+        sealed(
+            b"".join(seeds[j] for j in seeds_of(n, len(digests))),
+            HELPERS[helper].public_key(),
+            purpose,
+            ephemerals[n],
+        )
+        for n, helper in enumerate(case.helpers)
+    )
+    share = Share(share.question, DEVICE, share.upload, share.values, texts)
+    text = msgspec.json.encode(share)
+    signature = DEVICE_KEY.sign(
+        SIGNED + text, ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+    )
+    return row | {
+        "problem": None,
+        "numbers": {name: _bits(values) for name, values in numbers.items()},
+        "drawn": drawn[:at].hex(),
+        "ephemerals": [
+            {"private": private_der(key), "public": public_der(key.public_key())}
+            for key in ephemerals
+        ],
+        "values": {name: integers.tolist() for name, integers in values.items()},
+        "share": text.decode(),
+        "signature": signature.hex(),
+    }
+
+
+def text() -> str:
+    """Return the file."""
+    return (
+        json.dumps(
+            {
+                "integers": _integers(),
+                "masks": _masks(),
+                "sealed": _sealed(),
+                "device": {
+                    "id": DEVICE,
+                    "private": private_der(DEVICE_KEY),
+                    "public": public_der(DEVICE_KEY.public_key()),
+                },
+                "answers": [_answer(case, number) for number, case in enumerate(CASES, start=1)],
+            }
+        )
+        + "\n"
+    )
