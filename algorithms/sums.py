@@ -18,7 +18,8 @@ from algorithms.core.keys import NEWCOMER
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.secret.messages import WEIGHT, Part
+from wire.secret.messages import WEIGHT
+from wire.secret.question import Part
 
 KINDS = ("objective", "memory", "bias", "grouping", "mean", "privacy")
 """Kinds of choices that declare `in_sums`; all others know nothing of single devices."""

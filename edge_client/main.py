@@ -18,6 +18,7 @@ from edge_client.graphs.loading import RUNTIMES
 from edge_client.options import (
     broker_address,
     graph_loader,
+    helpers_of,
     parser,
     policy_of,
     trusted_keys,
@@ -76,6 +77,7 @@ def _take_part(
     with contextlib.suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
+    helpers, key = helpers_of(arguments)
     load_graphs, state = (
         graph_loader(arguments),
         DeviceState(arguments.state, Owner(arguments.id, arguments.fleet)),
@@ -116,6 +118,8 @@ def _take_part(
             runtime=RUNTIMES[arguments.runtime],
             live=live,
             most_bytes=arguments.max_payload << 20,
+            helpers=helpers,
+            key=key,
         )
         if enrolled is not None:
             from edge_client.enrolment.credentials import Credentials

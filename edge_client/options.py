@@ -15,10 +15,12 @@ from edge_client.storage.owner import read_policy
 from host.files import file_error
 from host.loopback import is_loopback
 from wire.bundle import Manifest, unpack
-from wire.errors import ConfigError
+from wire.errors import ConfigError, WireError
+from wire.identity.certificates import TlsKey, TlsPublicKey, read_tls_key
 from wire.identity.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
+from wire.secret.helpers import read_helpers
 
 log = logging.getLogger("shoal.edge")
 
@@ -47,7 +49,7 @@ CONNECTION = (
     *("ca", "cert", "key", "insecure"),
 )
 RUN = (
-    *("state", *CONNECTION, "data", *LIVE, "policy", "max_payload"),
+    *("state", *CONNECTION, "data", *LIVE, "policy", "helpers", "max_payload"),
     *(*SIZES, *RUNTIME, "log_format", "log"),
 )
 COMMANDS = {
@@ -208,6 +210,41 @@ def policy_of(arguments: argparse.Namespace) -> Policy | None:
         ConfigError: the file cannot be used.
     """
     return read_policy(arguments.policy) if arguments.policy is not None else None
+
+
+def helpers_of(
+    arguments: argparse.Namespace,
+) -> tuple[tuple[TlsPublicKey, ...], TlsKey | None]:
+    """Return the keys of the file `--helpers`, and the device's key, which signs for them.
+
+    Without `--helpers`, there are none.
+
+    Raises:
+        ConfigError: a file cannot be used, `--key` is missing, or the policy needs `--helpers`.
+    """
+    policy = policy_of(arguments)
+    if arguments.helpers is None:
+        if policy is not None and policy.min_sum is not None:
+            raise ConfigError(
+                f"policy {arguments.policy}: min_sum {policy.min_sum} permits reports in secret "
+                "sums alone, which need the helpers' keys; set --helpers"
+            )
+        return (), None
+    if arguments.key is None:
+        raise ConfigError("--helpers needs --key, which signs this device's answers; set it too")
+    try:
+        helpers = read_helpers(arguments.helpers.read_bytes())
+    except OSError as error:
+        raise ConfigError(file_error(f"--helpers {arguments.helpers}", error)) from None
+    except WireError as error:
+        raise ConfigError(f"--helpers {arguments.helpers}: {error}") from None
+    try:
+        key = read_tls_key(arguments.key.read_bytes())
+    except OSError as error:
+        raise ConfigError(file_error(f"--key {arguments.key}", error)) from None
+    except WireError as error:
+        raise ConfigError(f"--key {arguments.key}: {error}") from None
+    return tuple(helper.public for helper in helpers), key
 
 
 def broker_address(arguments: argparse.Namespace) -> BrokerAddress:

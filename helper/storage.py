@@ -19,10 +19,10 @@ from wire.fields import Digest, Name
 from wire.identity.certificates import (
     key_digest,
     new_tls_key,
-    public_key_pem,
     read_tls_key,
 )
 from wire.identity.keys import private_pem
+from wire.secret.helpers import write_helper
 
 _DIGITS = 64
 
@@ -58,7 +58,7 @@ def make_helper(folder: Path, fleet: str, name: str) -> HelperIdentity:
     text = encode(identity)
     try:
         make_folder(folder)
-        write_atomically(folder / "helper.pub", public_key_pem(key.public_key()))
+        write_atomically(folder / "helper.pub", write_helper(name, key.public_key()))
         write_atomically(folder / "helper.key", private_pem(key), 0o600)
         write_atomically(folder / "ledger", _line("", text)[1], 0o600)
     except OSError as error:

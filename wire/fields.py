@@ -122,11 +122,21 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """Graphs that verbs may run, but without a report."""
     report_errors: bool = True
     """True if texts of errors may leave the device. Otherwise only the reason of a decline does."""
+    min_sum: Positive | None = None
+    """Minimum number of devices of a secret sum. With it, data are reported in secret sums alone.
+
+    A check-in then does not count windows, and no text of an error leaves the device.
+    """
 
     @property
     def needs_cover(self) -> bool:
         """True if everything that leaves the device must be covered by clipping or noise."""
         return self.max_clip_norm is not None or bool(self.min_noise_multiplier)
+
+    @property
+    def tells_errors(self) -> bool:
+        """True if texts of errors may leave the device; they may count windows."""
+        return self.report_errors and self.min_sum is None
 
     @property
     def withholds(self) -> bool:

@@ -39,10 +39,12 @@ from wire.fields import Positive as Positive
 from wire.fields import Reason as Reason
 from wire.fields import Share as Share
 from wire.fields import Text as Text
+from wire.secret.question import SignedShare
 from wire.verbs import Annotate as Annotate
 from wire.verbs import Apply as Apply
 from wire.verbs import Choose as Choose
 from wire.verbs import Evaluate as Evaluate
+from wire.verbs import Mask as Mask
 from wire.verbs import Protect as Protect
 from wire.verbs import Respond as Respond
 from wire.verbs import Train as Train
@@ -100,7 +102,7 @@ class ErrorReport(msgspec.Struct, frozen=True, tag="error"):
     """Device to aggregator: the last error that the device survived, or that ended its client.
 
     It is sent at once, at most once a minute, and after each check-in, if the policy permits it
-    (`Policy.report_errors`). It has at most `ERROR_BYTES`.
+    (`Policy.tells_errors`). It has at most `ERROR_BYTES`.
     """
 
     device_id: Name
@@ -269,6 +271,9 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     values, likewise; ``response/NAME`` for the verbs respond, apply and evaluate. `model` is the
     model that the device started from: the plan's, or the one it chose. `evaluated` has the metrics
     of the last evaluation with any, `trained` those of the training passes.
+
+    The update of a plan that ends with `mask` has a `share`, the tensors ``masked/PART`` alone, and
+    zeros in place of all counts, metrics and times of its data.
     """
 
     run_id: Name
@@ -283,6 +288,7 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     trained: Metrics
     bytes_received: Count = 0
     train_s: float = 0.0
+    share: SignedShare | None = None
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline"):

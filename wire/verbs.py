@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from wire.fields import MOST_CHOICES, MOST_EPOCHS, MOST_PASSES, Count, Digest, Name, Positive, Share
+from wire.secret.question import SumQuestion
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
@@ -92,11 +93,20 @@ class Protect(msgspec.Struct, frozen=True, tag="protect"):
     """Clip the change of a training to the Euclidean norm `clip_norm`, then add Gaussian noise.
 
     All tensors are clipped as one vector. The noise comes from the device's own secret. A plan that
-    has this verb ends with it.
+    has this verb ends with it, or with `Mask` after it.
     """
 
     clip_norm: Annotated[float, msgspec.Meta(gt=0)]
     noise_std: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
-Verb = Train | Evaluate | Choose | Annotate | Apply | Respond | Protect
+class Mask(msgspec.Struct, frozen=True, tag="mask"):
+    """Answer a question of a secret sum by the change of the training, and report nothing else.
+
+    A plan that has this verb ends with it.
+    """
+
+    question: SumQuestion
+
+
+Verb = Train | Evaluate | Choose | Annotate | Apply | Respond | Protect | Mask

@@ -21,16 +21,14 @@ from wire.secret.messages import (
     Agreement,
     Answer,
     MaskSums,
-    Part,
-    Share,
     Shares,
-    SumQuestion,
     SumRefusal,
     SumRequest,
     digest_of,
     set_digest,
 )
 from wire.secret.parts import cut
+from wire.secret.question import Part, Share, SumQuestion
 
 Stage = Literal["collecting", "opening", "opened", "failed"]
 """Stage of a question.

@@ -23,16 +23,19 @@ from edge_client.agent.traffic import Traffic
 from edge_client.core import session as core
 from edge_client.core.backoff import AggregatorTime, Backoff
 from edge_client.core.checkpoint import USUAL, Pace
-from edge_client.core.policy import reported_classes
+from edge_client.core.policy import permitted_facts, reported_classes
 from edge_client.core.ports import GraphLoader, Health, Windows
 from edge_client.core.report import Machine, killed_report
+from edge_client.core.sums import LEAST_SUM, SecretPolicy
 from edge_client.models.current import CurrentModel
 from edge_client.models.kept import KeptModels
+from edge_client.storage.answers import AnswerStore
 from edge_client.storage.incidents import Incidents
 from edge_client.storage.memory import SessionStore
 from edge_client.storage.state import CHECKPOINT, DeviceState
 from edge_client.work.checkpoints import Checkpoints
 from edge_client.work.executor import Secret, from_entropy
+from edge_client.work.masking import Masking
 from edge_client.work.plan import DeclinedPlan, Done, PlanWork, Stopped, decline_of
 from wire import messages as m
 from wire.arrays import names
@@ -40,6 +43,7 @@ from wire.arrays.quantised import ENCODINGS
 from wire.arrays.tensors import Array
 from wire.codec import digest, encode
 from wire.errors import LimitExceeded, SecondDevice, printable
+from wire.identity.certificates import TlsKey, TlsPublicKey
 from wire.identity.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.messages import CLIENT, PROTOCOL_VERSION
@@ -84,6 +88,8 @@ class Agent:
         most_bytes: int = MOST_BYTES,
         most_whole: int = WHOLE_BYTES,
         pace: Pace = USUAL,
+        helpers: Sequence[TlsPublicKey] = (),
+        key: TlsKey | None = None,
     ) -> None:
         """Open the state folder and subscribe to the device's topics.
 
@@ -106,6 +112,8 @@ class Agent:
             most_bytes: size of the largest blob and update.
             most_whole: size of the largest update that is sent whole.
             pace: interval between checkpoints.
+            helpers: keys of the helpers of secret sums; without any, the device takes part in none.
+            key: key of the device's certificate, which signs its answers in secret sums.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -128,7 +136,7 @@ class Agent:
             self.incidents,
             clock,
             wall,
-            self._permitted.report_errors,
+            self._permitted.tells_errors,
         )
         self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
         self._start = state.begin(secrets.randbelow(m.LARGEST_COUNT) + 1)
@@ -148,8 +156,13 @@ class Agent:
         self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
         self._checkpoints = Checkpoints(device_id, state, runtime, pace, self._progressed, clock)
         around_work = (self._permitted, secret, self.incidents, self._checkpoints)
+        masking = None
+        if helpers and key is not None:
+            policy_of_sums = SecretPolicy(helpers, self._permitted.min_sum or LEAST_SUM)
+            answers = AnswerStore(state.files)
+            masking = Masking(policy_of_sums, key, answers, secrets.token_bytes)
         self._work = PlanWork(
-            windows, self._memory, state, load_graphs, trusted, *around_work, live
+            windows, self._memory, state, load_graphs, trusted, *around_work, live, masking
         )
         self._stop: Callable[[], bool] = lambda: False
         self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
@@ -386,7 +399,7 @@ class Agent:
             instance=self._start.instance,
             **asdict(health),
         )
-        self._outbox.publish("check-in", encode(message))
+        self._outbox.publish("check-in", encode(permitted_facts(self._permitted, message)))
         self._outbox.beat(now=True)
         self._releases.report()
         self._is_error_due = self.session.error is not None
@@ -446,7 +459,7 @@ class Agent:
     def _carry_out(self, plan: m.Plan) -> None:
         self._contained("removal of old blobs", lambda: self._state.keep_blobs(self._kept()))
         self._work_began_s = self._clock()
-        outcome = self._work.attempt(plan, self._between, self._machine())
+        outcome = self._work.attempt(plan, self._between, self._machine(), self._now_s)
         if isinstance(outcome, Done):
             try:
                 outcome = self._store_update(plan, outcome)
@@ -488,7 +501,8 @@ class Agent:
         return None
 
     def _encode(self, plan: m.Plan, outcome: Done) -> bytes:
-        return outcome.update(plan, self._work.windows.num_train, self._bytes_received)
+        num_train = self._work.windows.num_train if self._permitted.min_sum is None else None
+        return outcome.update(plan, num_train, self._bytes_received)
 
     def _between(self) -> None:
         """Send a heartbeat before each batch, and end the work if it has to end.
@@ -537,13 +551,13 @@ class Agent:
             )
             log.error("%s: device=%s %s", error.what, self.device_id, error.message)
             session = replace(session, machine=None)
-        error = error if self._permitted.report_errors else None
+        error = error if self._permitted.tells_errors else None
         self._memory.note(replace(session, error=error))
 
     def _report_error(self) -> None:
         """Store the report of the last error, and send it, at most once in `ERROR_S`."""
         report, self.incidents.last = self.incidents.last, None
-        if report is not None and self._permitted.report_errors:
+        if report is not None and self._permitted.tells_errors:
             self._memory.note(replace(self.session, error=report))
             self.incidents.last = None  # if it cannot be stored, that is no further error
             self._is_error_due = True

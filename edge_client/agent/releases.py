@@ -104,8 +104,10 @@ class Releases:
                 msgspec.structs.replace(session, failures=session.failures + failures)
             )
         in_use = offers.in_use(self._memory.session, self._device_id, self.model.current)
-        if in_use.problem and not self._policy.report_errors:
+        if in_use.problem and not self._policy.tells_errors:
             in_use = msgspec.structs.replace(in_use, problem=WITHHELD)
+        if self._policy.min_sum is not None:
+            in_use = msgspec.structs.replace(in_use, evaluated=Metrics(), before=Metrics())
         self._outbox.publish("in-use", encode(in_use))
         self._failures_at_s = self._clock() + FAILURES_S
 

@@ -3,14 +3,17 @@
 from collections.abc import Collection
 
 import numpy as np
+from msgspec.structs import replace
 
 from wire.arrays.tensors import Array
 from wire.held import held_out, num_held_out
 from wire.messages import (
     MOST_CLASSES,
     Apply,
+    CheckIn,
     Choose,
     Evaluate,
+    Mask,
     Plan,
     Policy,
     Protect,
@@ -20,6 +23,8 @@ from wire.messages import (
 )
 
 GOLDEN = 0.6180339887498949
+ENOUGH_WINDOWS = 32
+"""Number of training windows that a device reports if it does not report how many it has."""
 IN_TURN = 3
 """Number of windows with labels that are taken before each window without a label."""
 
@@ -85,10 +90,16 @@ def broken_rule(
             )
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
+    if mask_of(plan) is not None:  # of all that the plan reports, only the change is sent
+        verbs: tuple[Verb, ...] = tuple(v for v in plan.verbs if isinstance(v, Train | Protect))
+    elif unmasked := _unmasked(policy, plan.verbs):
+        return unmasked
+    else:
+        verbs = plan.verbs
     return (
-        _unprotected(policy, plan.verbs, measuring)
-        or _too_few_windows(policy, plan.verbs, measuring, y, num_test)
-        or _telling(policy, plan.verbs, measuring)
+        _unprotected(policy, verbs, measuring)
+        or _too_few_windows(policy, verbs, measuring, y, num_test)
+        or _telling(policy, verbs, measuring)
     )
 
 
@@ -105,6 +116,28 @@ def reported_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
     ):
         return None
     return tuple(np.bincount(y).tolist()) if y.size else ()
+
+
+def mask_of(plan: Plan) -> Mask | None:
+    """Return the verb that masks the plan's result, or None if it is reported as it is."""
+    return last if plan.verbs and isinstance(last := plan.verbs[-1], Mask) else None
+
+
+def permitted_facts(policy: Policy, message: CheckIn) -> CheckIn:
+    """Return a check-in without the facts of the data that the policy does not permit."""
+    if policy.min_sum is None:
+        return message
+    enough = ENOUGH_WINDOWS if message.num_train >= ENOUGH_WINDOWS else 0
+    nothing = {"num_test": 0, "num_unlabelled": 0, "classes": None, "moved": False}
+    return replace(message, num_train=enough, **nothing)
+
+
+def _unmasked(policy: Policy, verbs: tuple[Verb, ...]) -> str | None:
+    """Return the rule `min_sum` with the verb that reports outside a secret sum, or None."""
+    for verb in verbs if policy.min_sum is not None else ():
+        if getattr(verb, "report", isinstance(verb, Respond | Choose)):
+            return f"min_sum: {verb.__struct_config__.tag} reports outside a secret sum"
+    return None
 
 
 def _telling(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str]) -> str | None:

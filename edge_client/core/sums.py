@@ -14,18 +14,12 @@ from wire.errors import Malformed, ShoalError
 from wire.identity.certificates import TlsPublicKey, key_digest
 from wire.messages import Plan
 from wire.secret.masks import SEED_BYTES, masked
-from wire.secret.messages import (
-    UPLOAD_BYTES,
-    WEIGHT,
-    Share,
-    SumQuestion,
-    about_of,
-    digest_of,
-    purpose_of,
-    seeds_of,
-)
+from wire.secret.messages import WEIGHT, about_of, digest_of, purpose_of, seeds_of
+from wire.secret.question import UPLOAD_BYTES, Share, SumQuestion
 from wire.secret.sealing import seal
 
+LEAST_SUM = 5
+"""Smallest number of devices of a sum, unless the owner's policy has another one."""
 Draw = Callable[[int], bytes]
 """Function that returns so many random bytes."""
 
@@ -40,7 +34,8 @@ class SecretPolicy:
 
     helpers: Sequence[TlsPublicKey]
     """Keys of the helpers that the owner has pinned, in any order."""
-    min_sum: int = 5
+    min_sum: int = LEAST_SUM
+    """Smallest number of devices of a sum in which the device takes part."""
 
 
 def check_question(question: SumQuestion, policy: SecretPolicy) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from wire.arrays import names
 from wire.bundle import Manifest
 from wire.errors import BundleError
-from wire.messages import Annotate, Choose, Protect, Respond, Train, Verb
+from wire.messages import Annotate, Choose, Mask, Protect, Respond, Train, Verb
 
 
 def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
@@ -20,7 +20,7 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
     """
     tensor_keys = {spec.key for spec in manifest.tensors}
     for verb in verbs:
-        if isinstance(verb, Protect):
+        if isinstance(verb, Protect | Mask):
             continue
         graph = manifest.graphs.get(verb.graph)
         if graph is None:

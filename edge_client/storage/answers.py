@@ -10,10 +10,10 @@ import numpy as np
 
 from edge_client.core.sums import Declined
 from edge_client.storage.files import Files
-from wire.arrays.tensors import OWN_FILES, decode_tensors, encode_tensors
-from wire.codec import digest
+from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
+from wire.codec import decode, digest, encode
 from wire.errors import Malformed
-from wire.secret.messages import SumQuestion
+from wire.secret.question import SignedShare, SumQuestion
 
 ANSWERS = "answers.safetensors"
 _NUM_BYTES_OF_DIGEST = 32
@@ -28,8 +28,12 @@ class AnswerStore:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def once(self, question: SumQuestion, make: Callable[[], bytes]) -> bytes:
+    def once(
+        self, question: SumQuestion, make: Callable[[], tuple[SignedShare, Tensors]]
+    ) -> tuple[SignedShare, Tensors]:
         """Return the answer to a question: the stored one, or a new one, which is stored first.
+
+        The answer is a signed share, with the tensors of the update.
 
         Raises:
             Declined: the question was answered before another one, and its answer is no longer
@@ -39,19 +43,20 @@ class AnswerStore:
         answered, last = self._load()
         new = bytes.fromhex(question.digest)
         if answered and answered[-1] == new:
-            return last
+            tensors, text = decode_tensors(last, OWN_FILES)
+            return decode(text, SignedShare), tensors
         if new in answered:
             raise Declined(
                 f"question {question.digest[:12]} was answered before, and a device answers once"
             )
-        answer = make()
-        tensors = {
+        signed, tensors = make()
+        stored: Tensors = {
             "questions": np.frombuffer(b"".join([*answered, new]), np.uint8),
-            "answer": np.frombuffer(answer, np.uint8),
+            "answer": np.frombuffer(encode_tensors(tensors, encode(signed)), np.uint8),
         }
-        content = encode_tensors(tensors)
+        content = encode_tensors(stored)
         self._files.write(ANSWERS, bytes.fromhex(digest(content)) + content)
-        return answer
+        return signed, tensors
 
     def _load(self) -> tuple[list[bytes], bytes]:
         """Return the digests of all questions answered, in order, and the last answer."""

@@ -23,7 +23,18 @@ from wire.arrays.tensors import Array, Tensors, check_layout
 from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
 from wire.held import held_out
-from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
+from wire.messages import (
+    Annotate,
+    Apply,
+    Choose,
+    Evaluate,
+    Mask,
+    Metrics,
+    Plan,
+    Protect,
+    Respond,
+    Train,
+)
 
 Fetch = Callable[[str], Tensors]
 """Function that returns the tensors of a blob that the plan names."""
@@ -123,6 +134,8 @@ class PlanExecution:
                     self.respond(verb)
                 case Protect():
                     self.protect(verb)
+                case Mask():
+                    pass  # the agent masks the result
             self._verb, self._within = self._verb + 1, Within()
         return self.finish()
 

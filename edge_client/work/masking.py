@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from edge_client.core.sums import (
+    Declined,
     Draw,
     SecretPolicy,
     answer,
@@ -14,9 +15,9 @@ from edge_client.storage.answers import AnswerStore
 from edge_client.work.job import PlanResult
 from wire.arrays.tensors import Tensors
 from wire.identity.certificates import TlsKey
-from wire.messages import Plan
-from wire.secret.messages import SumQuestion
-from wire.secret.payloads import encode_upload
+from wire.messages import Mask, Plan
+from wire.secret.payloads import upload_of
+from wire.secret.question import SignedShare
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,18 @@ class Masking:
 
     def answer(
         self,
-        question: SumQuestion,
         plan: Plan,
         result: PlanResult,
         received: Tensors,
         num_train: int,
         now_s: float,
-    ) -> bytes:
-        """Return the payload that answers a question: the same one whenever it comes again.
+    ) -> tuple[SignedShare, Tensors]:
+        """Return the signed share that answers a plan's question, and the tensors of the update.
+
+        They are the same ones whenever the question comes again.
 
         Args:
-            question: question of the plan.
-            plan: the plan, which the device has carried out.
+            plan: the plan, which ends with a question, and which the device has carried out.
             result: its result.
             received: model from which the device has started.
             num_train: number of its training windows.
@@ -56,12 +57,17 @@ class Masking:
             Malformed: the question does not fit the model.
             OSError: the answer cannot be stored. Nothing has been answered.
         """
+        mask = plan.verbs[-1]
+        assert isinstance(mask, Mask)
+        question = mask.question
         check_question(question, self.policy)
         check_about(question, plan, now_s)
+        if result.model != plan.model:
+            raise Declined("the plan has chosen another model than the one in the question")
 
-        def make() -> bytes:
+        def make() -> tuple[SignedShare, Tensors]:
             numbers = numbers_of(question, result.tensors, received, num_train)
             share, values = answer(question, numbers, plan.device_id, self.policy, self.draw)
-            return encode_upload(share, values, self.key)
+            return upload_of(share, values, self.key)
 
         return self.store.once(question, make)

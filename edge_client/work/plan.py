@@ -3,14 +3,14 @@
 No content of a plan, a bundle or a blob makes it fail in another way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from edge_client.core import session as core
-from edge_client.core.policy import broken_rule
+from edge_client.core.policy import broken_rule, mask_of
 from edge_client.core.ports import (
     GraphLoader,
     Graphs,
@@ -18,6 +18,7 @@ from edge_client.core.ports import (
     Windows,
 )
 from edge_client.core.report import Machine
+from edge_client.core.sums import Declined
 from edge_client.core.verbs import measuring
 from edge_client.data.layout import windows_for
 from edge_client.storage.incidents import Incidents
@@ -26,6 +27,7 @@ from edge_client.storage.state import DeviceState
 from edge_client.work.checkpoints import Checkpoints
 from edge_client.work.executor import Between, Executor, PlanResult, Secret
 from edge_client.work.job import Unfit
+from edge_client.work.masking import Masking
 from wire.arrays import names
 from wire.arrays.quantised import encoded
 from wire.arrays.tensors import RECEIVED_FILES, Tensors, decode_tensors
@@ -33,7 +35,8 @@ from wire.bundle import Bundle, check_version, unpack
 from wire.codec import LARGEST_SUM, encode_update
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.identity.keys import PublicKey
-from wire.messages import DeclineReason, Evaluate, Plan, Policy, Update
+from wire.messages import DeclineReason, Evaluate, Metrics, Plan, Policy, Update
+from wire.secret.question import SignedShare
 
 if TYPE_CHECKING:
     from edge_client.live.store import LiveData
@@ -53,19 +56,26 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """A finished plan: its result and the seconds that it took."""
+    """A finished plan: its result and the seconds that it took.
+
+    `masked` is the answer to the plan's question, if it has one.
+    """
 
     result: PlanResult
     seconds: float
+    masked: tuple[SignedShare, Tensors] | None = None
 
-    def update(self, plan: Plan, num_train: int, bytes_received: int) -> bytes:
+    def update(self, plan: Plan, num_train: int | None, bytes_received: int) -> bytes:
         """Return the encoded update that answers the plan.
 
         Args:
             plan: the plan that was carried out.
-            num_train: number of training windows of the device.
+            num_train: number of training windows of the device; None if the owner does not permit
+                to report counts and metrics.
             bytes_received: bytes received since the previous update.
         """
+        share, masked = self.masked or (None, {})
+        is_open = share is None and num_train is not None
         update = Update(
             run_id=plan.run_id,
             epoch=plan.epoch,
@@ -73,13 +83,16 @@ class Done:
             attempt=plan.attempt,
             device_id=plan.device_id,
             model=self.result.model,
-            num_train=num_train,
-            num_steps=self.result.num_steps,
-            evaluated=self.result.evaluated,
-            trained=self.result.trained,
+            num_train=num_train or 0 if is_open else 0,
+            num_steps=self.result.num_steps if is_open else 0,
+            evaluated=self.result.evaluated if is_open else Metrics(),
+            trained=self.result.trained if is_open else Metrics(),
             bytes_received=bytes_received,
-            train_s=round(self.seconds, 6),
+            train_s=round(self.seconds, 6) if is_open else 0.0,
+            share=share,
         )
+        if share is not None:
+            return encode_update(update, masked)
         return encode_update(
             update, encoded(self.result.tensors, plan.encoding, plan.seed, plan.device_id)
         )
@@ -119,12 +132,14 @@ class PlanWork:
         incidents: Incidents,
         checkpoints: Checkpoints,
         live: "LiveData | None" = None,
+        masking: Masking | None = None,
     ) -> None:
         """Prepare the work on plans.
 
-        If `live` is not None, each plan takes its windows from there instead of from `windows`.
+        Without `masking`, a plan that asks for a secret sum is declined. If `live` is not
+        None, each plan takes its windows from there instead of from `windows`.
         """
-        self._checkpoints = checkpoints
+        self._checkpoints, self._masking = checkpoints, masking
         self._stored, self._live, self._memory, self._state, self._load_graphs = (
             windows,
             live,
@@ -144,12 +159,14 @@ class PlanWork:
         self._graphs: Graphs | None = None
         self._executor: Executor | None = None
 
-    def attempt(self, plan: Plan, between: Between, machine: Machine) -> Done | DeclinedPlan | None:
+    def attempt(
+        self, plan: Plan, between: Between, machine: Machine, now_s: Callable[[], float]
+    ) -> Done | DeclinedPlan | None:
         """Carry out the session's plan and return its result or the reason to decline it.
 
         Return None if the plan must be attempted again: the client is stopping, or a blob was
         damaged. The start, on `machine`, is stored before the work begins. No exception leaves this
-        method.
+        method. `now_s` returns the aggregator's time.
         """
         try:
             session, action = core.on_start(self._memory.session, machine)
@@ -171,7 +188,8 @@ class PlanWork:
                 isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs
             ):
                 self._live.surveyed()
-            return Done(result, self._checkpoints.worked_s)
+            masked = self._masked(plan, result, now_s()) if mask_of(plan) is not None else None
+            return Done(result, self._checkpoints.worked_s, masked)
         except (Stopped, BlobMissing):
             self._memory.note(core.on_stopped(self._memory.session))
             return None
@@ -248,6 +266,17 @@ class PlanWork:
             except Unfit as error:
                 checkpoints.drop(str(error))
         return executor.execute(plan, model, private, self._tensors, paused)
+
+    def _masked(self, plan: Plan, result: PlanResult, now_s: float) -> tuple[SignedShare, Tensors]:
+        if self._masking is None:
+            raise DeclinedPlan(
+                "policy", "min_sum: this device has no helpers' keys (--helpers), so no secret sums"
+            )
+        received = self._tensors(plan.model)
+        try:
+            return self._masking.answer(plan, result, received, self.windows.num_train, now_s)
+        except Declined as error:
+            raise DeclinedPlan("policy", f"min_sum: {error}") from None
 
     def _tensors(self, name: str) -> Tensors:
         return decode_tensors(read_blob(self._state.blob, name), RECEIVED_FILES)[0]

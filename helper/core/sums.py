@@ -14,7 +14,6 @@ from wire.secret.masks import SEED_BYTES, mask
 from wire.secret.messages import (
     Agreement,
     MaskSums,
-    Share,
     Shares,
     SumRequest,
     check_signature,
@@ -23,6 +22,7 @@ from wire.secret.messages import (
     seeds_of,
     set_digest,
 )
+from wire.secret.question import Share
 from wire.secret.sealing import unseal
 
 

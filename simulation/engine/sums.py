@@ -24,8 +24,9 @@ from wire.arrays.tensors import Tensors, encode_tensors
 from wire.codec import digest
 from wire.errors import Stalled
 from wire.messages import Plan
-from wire.secret.messages import SumQuestion, about_of
+from wire.secret.messages import about_of
 from wire.secret.parts import cut
+from wire.secret.question import SumQuestion
 
 
 def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuestion:

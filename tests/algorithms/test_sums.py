@@ -12,7 +12,8 @@ from algorithms.core.keys import NEWCOMER
 from algorithms.registry import CHOICES
 from algorithms.sums import FIRST_WEIGHT, KINDS, apply_sums, check_in_sums, parts_of
 from wire.errors import ConfigError
-from wire.secret.messages import WEIGHT, Part
+from wire.secret.messages import WEIGHT
+from wire.secret.question import Part
 
 CHOSEN = [(kind, name) for kind in KINDS for name in CHOICES[kind]]
 WORK = Work(8, 1)

@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from edge_client.core.sums import Declined
 from edge_client.storage.answers import ANSWERS, AnswerStore
 from edge_client.storage.files import Files, FolderFiles, MemoryFiles
 from tests.helper.exchange import Exchange
-from wire.secret.messages import SumQuestion
+from wire.arrays.tensors import Tensors
+from wire.secret.question import Share, SignedShare, SumQuestion
 
 A = Exchange().question
 B = msgspec.structs.replace(A, about="b" * 64)
@@ -20,9 +22,16 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return FolderFiles(tmp_path) if request.param == "folder" else MemoryFiles()
 
 
+def signed_as(text: bytes) -> tuple[SignedShare, Tensors]:
+    share = Share(A.digest, "d1", bytes(16), "c" * 64, ())
+    return SignedShare(share, "signature"), {"masked/p": np.frombuffer(text, np.uint8)}
+
+
 def answer(files: Files, question: SumQuestion, text: bytes) -> bytes:
     """The answer of a client that has just been started."""
-    return AnswerStore(files).once(question, lambda: text)
+    signed, tensors = AnswerStore(files).once(question, lambda: signed_as(text))
+    assert signed == signed_as(text)[0]
+    return tensors["masked/p"].tobytes()
 
 
 def test_the_same_question_gets_the_same_bytes(files: Files) -> None:
@@ -53,7 +62,7 @@ def test_an_answer_that_fails_or_cannot_be_stored_is_not_given(
 ) -> None:
     files = FolderFiles(tmp_path)
 
-    def fail() -> bytes:
+    def fail() -> tuple[SignedShare, Tensors]:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):

@@ -23,8 +23,9 @@ from wire.arrays.tensors import Tensors
 from wire.codec import digest
 from wire.errors import Malformed
 from wire.messages import Plan, Train
-from wire.secret.messages import SumQuestion, about_of
+from wire.secret.messages import about_of
 from wire.secret.payloads import decode_upload
+from wire.secret.question import SumQuestion
 
 MODEL: Tensors = {
     "shared/w": np.ones((4, 3), np.float32),

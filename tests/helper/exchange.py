@@ -11,17 +11,8 @@ from helper.core.ledger import Ledger
 from helper.core.sums import Rules, agreement, check_set, has_quorum, sum_masks
 from wire.arrays.tensors import Tensors
 from wire.identity.certificates import key_digest, new_tls_key, write_public_key
-from wire.secret.messages import (
-    Agreements,
-    MaskSums,
-    Part,
-    Share,
-    Shares,
-    SumQuestion,
-    SumRequest,
-    set_digest,
-    sign,
-)
+from wire.secret.messages import Agreements, MaskSums, Shares, SumRequest, set_digest, sign
+from wire.secret.question import Part, Share, SumQuestion
 
 SIZES = {"change/a": 50, "change/b": 7}
 DRAWS = np.random.default_rng(1)

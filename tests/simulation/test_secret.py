@@ -22,7 +22,8 @@ from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
 from wire.secret.fixed import FixedPoint
-from wire.secret.messages import SumQuestion, sign
+from wire.secret.messages import sign
+from wire.secret.question import SumQuestion
 
 WORKING = [name for name, each in CHOICES["objective"].items() if each.in_sums == "works"]
 

@@ -13,6 +13,7 @@ from wire.messages import (
     Apply,
     Choose,
     Evaluate,
+    Mask,
     Plan,
     Policy,
     Protect,
@@ -20,6 +21,7 @@ from wire.messages import (
     Train,
     Verb,
 )
+from wire.secret.question import Part, SumQuestion
 
 FILE = VECTORS / "policy.json"
 BUNDLE, MEASURING, LABELS, NUM_TEST = "watch", ["survey"], [i // 8 % 4 for i in range(40)], 10
@@ -48,6 +50,9 @@ CLOSING: tuple[Verb, ...] = (
 )
 """Plans of `personal` after the last round."""
 SILENT = tuple(replace(verb, report=False) if isinstance(verb, Apply) else verb for verb in CLOSING)
+
+MASKED = Mask(SumQuestion(A, {"shared/w": Part(6, 0.25)}, 16, 20, 5, (B,), 1.8e9))
+SECRET = Policy(min_sum=5)
 
 CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
     (
@@ -311,6 +316,22 @@ CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
         (Annotate("ratio", "weight"),),
         "",
     ),
+    ("training outside a secret sum", SECRET, (Train(32),), "min_sum"),
+    ("training in a secret sum", SECRET, (Evaluate(), Train(32), MASKED), ""),
+    ("training in what is no last verb", SECRET, (MASKED, Train(32)), "min_sum"),
+    ("a test outside a secret sum", SECRET, (Evaluate(),), "min_sum"),
+    ("training that stays, without a secret sum", SECRET, (Train(32, report=False),), ""),
+    ("a choice of a model outside a secret sum", SECRET, (Choose((A, B)),), "min_sum"),
+    ("a survey that a secret sum leaves out", Policy(), (Evaluate("train", "survey"), MASKED), ""),
+    ("training in a secret sum without noise", GUARDED, (Train(32), MASKED), "max_clip_norm"),
+    ("noise before the mask", GUARDED, (Evaluate(), Train(32), Protect(1.0, 0.5), MASKED), ""),
+    (
+        "training in a secret sum on few windows",
+        Policy(min_windows=41),
+        (Train(32), MASKED),
+        "min_windows",
+    ),
+    ("a verb that is not permitted", Policy(verbs=("train",)), (Train(32), MASKED), "verbs"),
     ("a survey that tells classes", Policy(), (Evaluate("train", "survey"),), "tell_classes"),
     (
         "a survey that tells classes before training",

@@ -4,6 +4,9 @@
 ``masks``: a seed, and the SHA-256 of its mask. ``sealed``: a text that was sealed with a key of its
 own, which a sealer otherwise draws. ``answers``: a question, the policy of a device's owner, and
 either the problem for which the device declines it, or its answer from these random bytes.
+``plans``: plans with a question, and the problem for which the device declines it at that time.
+``numbers``: the numbers of each part, from the change of a model. ``check_ins``: the facts of a
+device, and what of them its owner permits.
 Keys are DER in hexadecimal digits: PKCS #8, and SubjectPublicKeyInfo.
 """
 
@@ -19,15 +22,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+from msgspec.structs import replace
 
-from edge_client.core.sums import Declined, SecretPolicy, answer
-from tests.wire.signed_vectors import VECTORS, A
-from wire.arrays.tensors import Array
-from wire.codec import digest
+from edge_client.core.policy import permitted_facts
+from edge_client.core.sums import Declined, SecretPolicy, answer, check_about, numbers_of
+from tests.wire.signed_vectors import VECTORS, A, B
+from wire.arrays.tensors import Array, Tensors
+from wire.codec import digest, encode
 from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest
+from wire.messages import CheckIn, Mask, Plan, Policy, Protect, Train
 from wire.secret.fixed import FixedPoint
 from wire.secret.masks import SEED_BYTES, mask
-from wire.secret.messages import UPLOAD_BYTES, Part, Share, SumQuestion, purpose_of, seeds_of
+from wire.secret.messages import WEIGHT, about_of, purpose_of, seeds_of
+from wire.secret.question import UPLOAD_BYTES, Part, Share, SumQuestion
 
 FILE = VECTORS / "secret.json"
 SIGNED = b"shoal/1 secret\n"
@@ -242,6 +249,81 @@ def _answer(case: _Case, number: int) -> dict[str, Any]:
     }
 
 
+PLAN = Plan("run", 1, 1, 1, DEVICE, A, B, (Train(8), Protect(1.0)), 0, 2e9)
+
+
+def _plans() -> list[dict[str, Any]]:
+    """Plans with a question, and what is wrong with it at a time."""
+    about = about_of(A, B, PLAN.verbs)
+    question = SumQuestion(about, {"shared/w": Part(6, 0.25)}, 16, 20, 5, (A,), 1.8e9)
+    cases: tuple[tuple[str, Plan, dict[str, Any], float], ...] = (
+        ("about its plan", PLAN, {}, 1.7e9),
+        ("closed", PLAN, {}, 1.8e9),
+        ("about another model", replace(PLAN, model=A), {}, 1.7e9),
+        ("about other verbs", replace(PLAN, verbs=(Train(8),)), {}, 1.7e9),
+        ("about nothing", PLAN, {"about": A}, 1.7e9),
+    )
+    rows = []
+    for name, plan, changes, now_s in cases:
+        asked = replace(question, **changes)
+        plan = replace(plan, verbs=(*plan.verbs, Mask(asked)))
+        try:
+            check_about(asked, plan, now_s)
+            problem = None
+        except Declined as error:
+            problem = str(error)
+        rows.append(
+            {"name": name, "plan": encode(plan).decode(), "now_s": now_s, "problem": problem}
+        )
+    return rows
+
+
+def _numbers() -> list[dict[str, Any]]:
+    """Changes of a model and a number of windows, and the numbers of each part."""
+    received: Tensors = {
+        "shared/w": np.array([[1, -2], [0.5, 4]], np.float32),
+        "statistic/m": np.array([1, 2], np.float32),
+    }
+    update: Tensors = {
+        "delta/w": np.array([[0.5, np.nan], [-0.125, 0.1]], np.float32),
+        "statistic/m": np.array([9, 2.5], np.float32),
+    }
+    parts = {"shared/w": Part(4, 0.25), "statistic/m": Part(2, 2.0)}
+    rows = []
+    for name, asked, changed, num_train in (
+        ("a mean of devices", parts, update, 30),
+        ("a mean by windows", parts | {WEIGHT: Part(1, 100.0)}, update, 30),
+        ("more windows than the largest weight", parts | {WEIGHT: Part(1, 20.0)}, update, 30),
+        ("no change", parts | {WEIGHT: Part(1, 100.0)}, {}, 0),
+    ):
+        question = SumQuestion(A, asked, 16, 20, 5, (A,), 0.0)
+        numbers = numbers_of(question, changed, received, num_train)
+        rows.append(
+            {
+                "name": name,
+                "question": msgspec.to_builtins(question),
+                "num_train": num_train,
+                "received": {key: _bits(value.ravel()) for key, value in received.items()},
+                "update": {key: _bits(value.ravel()) for key, value in changed.items()},
+                "numbers": {key: _bits(value) for key, value in numbers.items()},
+            }
+        )
+    return rows
+
+
+def _check_ins() -> list[dict[str, Any]]:
+    """What a device says of its data, and what of it an owner permits."""
+    rows = []
+    for num_train in (0, 31, 32, 500):
+        for policy in (Policy(), Policy(min_sum=5)):
+            facts = CheckIn(
+                DEVICE, num_train, 9, policy=policy, classes=(4, 5), num_unlabelled=7, moved=True
+            )
+            permitted = permitted_facts(policy, facts)
+            rows.append({"facts": encode(facts).decode(), "permitted": encode(permitted).decode()})
+    return rows
+
+
 def text() -> str:
     """Return the file."""
     return (
@@ -255,6 +337,9 @@ def text() -> str:
                     "private": private_der(DEVICE_KEY),
                     "public": public_der(DEVICE_KEY.public_key()),
                 },
+                "plans": _plans(),
+                "numbers": _numbers(),
+                "check_ins": _check_ins(),
                 "answers": [_answer(case, number) for number, case in enumerate(CASES, start=1)],
             }
         )

@@ -16,7 +16,8 @@ from wire.errors import Malformed, Untrusted
 from wire.identity.certificates import has_signed, key_digest
 from wire.secret.fixed import BITS, LEAST_BOUND, FixedPoint
 from wire.secret.masks import SEED_BYTES, mask, masked
-from wire.secret.messages import UPLOAD_BYTES, Share, SumQuestion, purpose_of, seeds_of
+from wire.secret.messages import purpose_of, seeds_of
+from wire.secret.question import UPLOAD_BYTES, Share, SumQuestion
 from wire.secret.sealing import seal, unseal
 
 DRAWS = np.random.default_rng(0)

@@ -3,52 +3,45 @@
 import msgspec
 import numpy as np
 
-from wire.arrays.tensors import Limits, Tensors, check_layout, decode_tensors, encode_tensors
+from wire.arrays.tensors import Tensors, check_layout
 from wire.codec import decode, encode
 from wire.errors import Malformed, Untrusted
 from wire.identity.certificates import TlsKey, TlsPublicKey
 from wire.identity.signed import Signer, Verifier
 from wire.secret.messages import (
     Answer,
-    Share,
     Shares,
-    SignedShare,
-    SumQuestion,
     SumRequest,
     check_signature,
     digest_of,
     seeds_of,
     sign,
 )
+from wire.secret.question import Share, SignedShare, SumQuestion
 from wire.secret.sealing import seal, unseal
 
 _HEADER_LINES = 4
 _MASKED = "masked/"
-_NUM_BYTES_BESIDE = 2**20
-"""Maximum number of bytes of an upload besides its integers."""
 
 
-def encode_upload(share: Share, values: Tensors, key: TlsKey) -> bytes:
-    """Return the payload of a device's answer: its signed share, and its masked integers."""
+def upload_of(share: Share, values: Tensors, key: TlsKey) -> tuple[SignedShare, Tensors]:
+    """Return a device's signed share, and the tensors of its update, which are masked integers."""
     tensors: Tensors = {
         _MASKED + part: np.frombuffer(integers.tobytes(), np.uint8)
         for part, integers in values.items()
     }
-    return encode_tensors(tensors, encode(SignedShare(share, sign(key, share))))
+    return SignedShare(share, sign(key, share)), tensors
 
 
-def decode_upload(
-    payload: bytes, question: SumQuestion, device: TlsPublicKey
-) -> tuple[SignedShare, Tensors]:
-    """Return a device's signed share, and its masked integers (n,) by part.
+def masked_values(signed: SignedShare, tensors: Tensors, question: SumQuestion) -> Tensors:
+    """Return the masked integers (n,) of a device's update, by part.
+
+    The signature of the share is not checked: helpers know the devices' keys.
 
     Raises:
-        LimitExceeded, Malformed: it is no answer to a question of this size.
-        Untrusted: the device has not signed it for this question and these integers.
+        WrongLayout: the tensors are not those of an answer to the question.
+        Untrusted: the share is for another question, or for other integers.
     """
-    limits = Limits(total_bytes=question.num_bytes + _NUM_BYTES_BESIDE)
-    tensors, text = decode_tensors(payload, limits)
-    signed: SignedShare = decode(text, SignedShare)
     dtype = question.fixed.dtype
     expected = [
         (_MASKED + part, "uint8", (wanted.count * dtype.itemsize,))
@@ -58,11 +51,9 @@ def decode_upload(
     values: Tensors = {
         part: np.frombuffer(tensors[_MASKED + part].tobytes(), dtype) for part in question.parts
     }
-    share = signed.share
-    check_signature(device, signed.signature, share)
-    if (share.question, share.values) != (question.digest, digest_of(values)):
+    if (signed.share.question, signed.share.values) != (question.digest, digest_of(values)):
         raise Untrusted("masked update: its share is for another question, or for other integers")
-    return signed, values
+    return values
 
 
 def encode_request(request: SumRequest, shares: Shares, sign_message: Signer) -> bytes:

@@ -1,0 +1,89 @@
+"""Question of a secret sum, and a device's share of the answer (SPEC.md, 'Secret sums'). Pure.
+
+A question asks every device of a cohort for the same numbers. A device answers with masked values
+for the aggregator and with a share for the helpers, which has no values.
+"""
+
+import hashlib
+from typing import Annotated, Literal
+
+import msgspec
+
+from wire.fields import Digest, Name, Positive, Text
+from wire.secret.fixed import FixedPoint, most_of
+
+MOST_HELPERS = 4
+UPLOAD_BYTES = 16
+"""Number of bytes of the id of an upload, drawn at random."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Numbers of one tensor: how many there are, and the largest absolute value of one."""
+
+    count: Positive
+    clip: Annotated[float, msgspec.Meta(gt=0)]
+
+
+class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
+    """Question of the aggregator to every device of a cohort, alike for all of them.
+
+    `about` is the digest of what is computed: bundle, model and verbs. `most` is the largest number
+    of devices of the sum. `helpers` are the digests of the helpers' keys.
+    """
+
+    about: Digest
+    parts: dict[str, Part]
+    bits: Literal[16, 32]
+    most: Positive
+    min_sum: Positive
+    helpers: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_HELPERS)]
+    closes_at_s: float
+    scheme: Literal["masks"] = "masks"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if numbers of `bits` bits are too coarse for a sum over `most`."""
+        if self.most > (most := most_of(self.bits)):
+            raise ValueError(f"most must be at most {most} with {self.bits} bits, got {self.most}")
+
+    @property
+    def digest(self) -> str:
+        """Identity of the question: SHA-256 of its bytes."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes of its integers, those of one device or of one sum."""
+        return sum(part.count for part in self.parts.values()) * self.bits // 8
+
+    @property
+    def fixed(self) -> FixedPoint:
+        """Fixed point of its integers."""
+        return FixedPoint(self.bits, self.most)
+
+    @property
+    def quorum(self) -> int:
+        """Number of helpers that must agree on a set: all of three or fewer, three of four.
+
+        One helper that sides with the aggregator may agree to two sets. Any two quorums have an
+        honest helper in common, which agrees to one.
+        """
+        return min(len(self.helpers), 3)
+
+
+class Share(msgspec.Struct, frozen=True, tag="share"):
+    """Device to helpers, through the aggregator: sealed seeds of the masks, and no value."""
+
+    question: Digest
+    device_id: Name
+    upload: Annotated[bytes, msgspec.Meta(min_length=UPLOAD_BYTES, max_length=UPLOAD_BYTES)]
+    values: Digest
+    """Digest of the masked values, so that the device signs this upload and no other."""
+    sealed: tuple[bytes, ...]
+    """Seeds for each helper: all but its own, or the only one."""
+
+
+class SignedShare(msgspec.Struct, frozen=True):
+    """A device's share and its signature, beside the tensors ``masked/PART``."""
+
+    share: Share
+    signature: Text
