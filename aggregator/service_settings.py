@@ -30,6 +30,10 @@ class CampaignSettings(AdmissionSettings[Any], frozen=True, kw_only=True):
     ] = "latest"
     data: str = ""
     """Name of the data, for people; empty: the bundle's."""
+    helpers: Annotated[
+        Path | None,
+        about("Keys of the helpers of secret mode (helper.pub of each, in one file)."),
+    ] = None
 
 
 class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):

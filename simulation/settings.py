@@ -178,13 +178,6 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
         str,
         about("Policy of rounds on that clock: sync, over-select:over=0.3, buffered:buffer=10."),
     ] = ""
-    secret: Annotated[
-        bool,
-        about("Secret mode: the server learns only sums over devices (docs/simulate.md)."),
-    ] = False
-    min_sum: Annotated[
-        int, about("Minimum number of devices of a sum in secret mode.", ge=2, le=LARGEST)
-    ] = 5
 
 
 class ComparisonWords(msgspec.Struct, frozen=True, kw_only=True):

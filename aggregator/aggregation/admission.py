@@ -20,8 +20,11 @@ from wire.arrays import names
 from wire.arrays.quantised import decoded
 from wire.arrays.tensors import Tensors, check_layout
 from wire.bundle import Layout
-from wire.errors import WrongLayout
-from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
+from wire.codec import digest, encode
+from wire.errors import WireError, WrongLayout
+from wire.messages import Apply, Choose, Evaluate, Mask, Metrics, Reason, Train, Update, Verb
+from wire.secret.payloads import masked_values
+from wire.secret.question import SumQuestion
 
 LARGEST_NORM = 1e12
 """Maximum Euclidean norm of statistics and responses, so that sums over devices stay finite."""
@@ -77,6 +80,8 @@ def admit(
             "wrong-layout",
             f"update of model {update.model[:12]}, but the plan is for model {work.model[:12]}",
         )
+    if isinstance(verbs[-1], Mask):
+        return _masked(update, tensors, blob, num_bytes, work.start, verbs[-1].question)
     settings = campaign.settings
     quantised: tuple[str, ...] = ()
     if names.of_role(tensors, names.INT8):
@@ -107,6 +112,41 @@ def admit(
         bytes_up=num_bytes,
         bytes_down=update.bytes_received,
         personal_model=kept_of(settings.candidates, tensors, num_train),
+    )
+
+
+def _masked(
+    update: Update,
+    tensors: Tensors,
+    blob: str,
+    num_bytes: int,
+    start: str,
+    question: SumQuestion,
+) -> AdmittedUpdate | Refusal:
+    """Return the verdict on an update that answers a question of a secret sum.
+
+    What it says of its data beside the masked integers is left out.
+    """
+    if update.share is None:
+        return Refusal("wrong-layout", "update without a share, but the plan asks for a secret sum")
+    share = update.share.share
+    if share.device_id != update.device_id:
+        detail = f"share of device {share.device_id} in an update of device {update.device_id}"
+        return Refusal("wrong-layout", detail)
+    try:
+        masked_values(update.share, tensors, question)
+    except WireError as error:
+        return Refusal("wrong-layout", str(error))
+    return AdmittedUpdate(
+        blob=blob,
+        start=start,
+        num_train=0,
+        num_steps=0,
+        evaluated=Metrics(),
+        trained=Metrics(),
+        bytes_up=num_bytes,
+        bytes_down=update.bytes_received,
+        share=digest(encode(share)),
     )
 
 

@@ -50,6 +50,7 @@ def start_campaign(
             models=stored.models,
             memory=stored.memory,
             programs=stored.programs,
+            parts=stored.parts,
             newcomers=algorithm.grouping.start(state.memory, ""),
         ),
         preparing=stored.preparing,

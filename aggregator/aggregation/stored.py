@@ -20,10 +20,12 @@ from algorithms.core.contract import (
 )
 from algorithms.groupings.base import Defaults
 from algorithms.schedules import scheduled
+from algorithms.sums import parts_of
 from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.bundle import Manifest
 from wire.errors import ConfigError
+from wire.secret.question import Part
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class StoredState:
     programs: Programs
     preparing: bool
     """True if the next round is a preparation."""
+    parts: dict[str, Part]
+    """Parts of the next question in secret mode."""
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
@@ -106,6 +110,7 @@ def store_state(
         blobs.put(encode_memory(state))[0],
         programs,
         algorithm.coordinator.preparing(state.context),
+        parts_of(algorithm, state) if settings.secret else {},
     )
 
 

@@ -11,6 +11,7 @@ from host.settings import about
 from wire.bundle import Bundle, Layout, Manifest
 from wire.errors import ConfigError
 from wire.messages import Digest, Name
+from wire.secret.helpers import Helper
 from wire.tasks import RECONSTRUCTION
 
 Ended = Literal["", "rounds", "days", "patience", "order"]
@@ -54,6 +55,8 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
 
     Empty if devices make no personal models.
     """
+    helpers: tuple[Helper, ...] = ()
+    """Helpers of secret mode, in the order of questions; none in clear mode."""
     min_updates: Annotated[
         int,
         about(

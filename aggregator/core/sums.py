@@ -1,12 +1,11 @@
-"""The aggregator's half of a secret sum: what becomes of a question, and its sum. Pure.
+"""The aggregator's half of a secret sum: what becomes of a closed set, and its sum. Pure.
 
-A `SecretSum` holds facts alone: what devices and helpers have sent, and that the set is closed.
-Its stage and the requests to send follow from them. So a service that was killed sends the same
-requests again, and helpers give the same answers.
+A `SecretSum` holds facts alone: the set, and what helpers have sent. Its stage and the requests to
+send follow from them. So a service that was killed sends the same requests again, and helpers give
+the same answers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Literal
 
 import msgspec
@@ -21,39 +20,27 @@ from wire.secret.messages import (
     Agreement,
     Answer,
     MaskSums,
-    Shares,
     SumRefusal,
     SumRequest,
     digest_of,
-    set_digest,
 )
 from wire.secret.parts import cut
-from wire.secret.question import Part, Share, SumQuestion
+from wire.secret.question import Part, SumQuestion
 
-Stage = Literal["collecting", "opening", "opened", "failed"]
-"""Stage of a question.
-
-Devices answer it; helpers open its set; they have opened it; or nobody ever will.
-"""
-
-
-class SecretUpload(msgspec.Struct, frozen=True):
-    """Answer of a device to a question: its signed share. `blob` has its masked integers."""
-
-    share: Share
-    signature: str
-    blob: Digest
+Stage = Literal["opening", "opened", "failed"]
+"""Stage of a sum: helpers open its set; they have opened it; or nobody ever will."""
 
 
 class SecretSum(msgspec.Struct, frozen=True):
-    """Question to a cohort, and what has come of it."""
+    """Sum over a set of devices that is closed for ever, and what helpers have answered."""
 
     question: SumQuestion
-    cohort: tuple[Name, ...]
-    """Devices that may answer."""
-    uploads: dict[Name, SecretUpload] = {}
-    closed: bool = False
-    """True if the set is that of the uploads, for ever. Save it before any request is sent."""
+    set: Digest
+    """Identity of the set."""
+    devices: tuple[Name, ...]
+    """Devices of the set."""
+    asked_s: float = 0.0
+    """Time at which helpers were last asked; 0 if they are to be asked at once."""
     agreements: dict[Digest, tuple[Agreement, str]] = {}
     """Signed agreements by helper."""
     masks: dict[Digest, Digest] = {}
@@ -64,67 +51,37 @@ class SecretSum(msgspec.Struct, frozen=True):
     """Reason that the opened sum cannot be used."""
 
     @property
-    def shares(self) -> Shares:
-        """Shares of the set."""
-        return tuple(
-            (self.uploads[d].share, self.uploads[d].signature) for d in sorted(self.uploads)
-        )
-
-    @property
-    def set(self) -> Digest:
-        """Identity of the set."""
-        return set_digest(share for share, _ in self.shares)
-
-    @property
     def failure(self) -> str:
-        """Reason that the question has failed; empty if it has not."""
-        question, least = self.question, self.question.min_sum
+        """Reason that the sum has failed; empty if it has not."""
         if self.problem:
             return self.problem
-        if self.closed and len(self.uploads) < least:
-            return f"too-few: {len(self.uploads)} devices answered, at least {least} are needed"
-        if len(question.helpers) - len(self.refusals) < question.quorum:
+        if len(self.question.helpers) - len(self.refusals) < self.question.quorum:
             return "; ".join(f"helper {h[:12]}: {self.refusals[h]}" for h in sorted(self.refusals))
         return ""
 
     @property
     def stage(self) -> Stage:
-        """Stage of the question."""
+        """Stage of the sum."""
         if self.failure:
             return "failed"
-        if len(self.masks) >= self.question.quorum:
-            return "opened"
-        return "opening" if self.closed else "collecting"
+        return "opened" if len(self.masks) >= self.question.quorum else "opening"
 
+    @property
+    def refused(self) -> bool:
+        """True if no helper has agreed to the set: it counts in no later sum."""
+        return self.refusals.keys() >= set(self.question.helpers) and not self.agreements
 
-def on_upload(secret: SecretSum, upload: SecretUpload, now_s: float) -> tuple[SecretSum, str]:
-    """Return the sum after an upload, and the reason that it does not count; empty if it does.
-
-    The same upload again changes nothing. The caller has checked the signature of its share.
-    """
-    share = upload.share
-    if share.question != secret.question.digest:
-        return secret, "wrong-question: the share is for another question"
-    if share.device_id not in secret.cohort:
-        return secret, f"not-asked: device {share.device_id} is not in the cohort"
-    if before := secret.uploads.get(share.device_id):
-        same = before == upload
-        return secret, "" if same else "answered-before: the device has sent another answer"
-    if secret.closed or now_s >= secret.question.closes_at_s:
-        return secret, "closed: the question was closed before"
-    return replace(secret, uploads={**secret.uploads, share.device_id: upload}), ""
-
-
-def on_time(secret: SecretSum, now_s: float) -> SecretSum:
-    """Return the sum at a time: closed at the deadline, or if every device has answered."""
-    over = now_s >= secret.question.closes_at_s or len(secret.uploads) == len(secret.cohort)
-    return replace(secret, closed=True) if over and not secret.closed else secret
+    @property
+    def agreed(self) -> bool:
+        """True if enough helpers have agreed to the set."""
+        return len(self.agreements) >= self.question.quorum
 
 
 def on_answer(secret: SecretSum, answer: Answer, signature: str, blob: str = "") -> SecretSum:
     """Return the sum after a helper's verified answer; `blob` has the sums of `MaskSums`.
 
-    An answer that came before, or that is about another set, changes nothing.
+    An answer that came before, or that is about another set, changes nothing. After the last
+    agreement of a quorum, helpers are to be asked at once.
     """
     helper = answer.helper
     if secret.stage != "opening" or helper not in secret.question.helpers:
@@ -133,7 +90,8 @@ def on_answer(secret: SecretSum, answer: Answer, signature: str, blob: str = "")
         case Agreement(question=question, set=members):
             if (question, members) == (secret.question.digest, secret.set):
                 agreements = {**secret.agreements, helper: (answer, signature)}
-                return replace(secret, agreements=agreements)
+                after = replace(secret, agreements=agreements)
+                return replace(after, asked_s=0.0) if after.agreed > secret.agreed else after
         case MaskSums(set=members) if members == secret.set:
             return replace(secret, masks={**secret.masks, helper: blob})
         case SumRefusal(question=question, problem=problem):
@@ -156,30 +114,32 @@ def requests_of(
         return {}
     question = secret.question
     agreements = tuple(secret.agreements[helper] for helper in sorted(secret.agreements))
-    agreed = len(agreements) >= question.quorum
     request = SumRequest(
         question,
         secret.set,
         tuple(keys[helper] for helper in question.helpers),
         seal_to,
-        agreements if agreed else (),  # else the last helper would open without its agreement
+        agreements if secret.agreed else (),  # else the last one would open without its agreement
     )
     waiting = set(question.helpers) - secret.masks.keys() - secret.refusals.keys()
-    if not agreed:
+    if not secret.agreed:
         waiting -= secret.agreements.keys()
     return {helper: request for helper in question.helpers if helper in waiting}
 
 
-def obstacle(present: Iterable[Name], earlier: Iterable[Iterable[Name]], min_sum: int) -> str:
+Cells = Iterable[Iterable[Name]]
+"""Parts into which the sets of earlier sums cut the devices."""
+
+
+def obstacle(present: Iterable[Name], cells: Cells, min_sum: int) -> str:
     """Return the reason that helpers would not open a sum over these devices; empty if they would.
 
-    Ask it before a round, of the devices that could answer. `earlier` are the sets opened before.
+    Ask it before a round, of the devices that could answer.
     """
     devices = frozenset(present)
     if len(devices) < min_sum:
         return f"{len(devices)} devices are there, at least {min_sum} are needed"
-    parts = reduce(cut, earlier, frozenset[frozenset[Name]]())
-    small = min(cut(parts, devices), key=len)
+    small = min(cut(frozenset(map(frozenset, cells)), devices), key=len)
     if len(small) >= min_sum:
         return ""
     named = ", ".join(sorted(small))
@@ -189,6 +149,30 @@ def obstacle(present: Iterable[Name], earlier: Iterable[Iterable[Name]], min_sum
         f"{len(small)} devices are absent, and helpers open no sum without them, unless {min_sum} "
         f"or more of those that were in the same sums are absent together: {named}"
     )
+
+
+def cohort_of(
+    cells: Cells, ready: Set[Name], gone: Callable[[Name], bool], min_sum: int
+) -> tuple[frozenset[Name], str]:
+    """Return the devices of the next sum, and what it waits for; empty if it need not wait.
+
+    It is over all devices of earlier sums that are not gone for good, so that the same devices are
+    in every sum, and over new ones if there are enough of them to hide each other.
+
+    Args:
+        cells: parts into which earlier sums cut the devices.
+        ready: devices that could answer now.
+        gone: returns True for a device that will not answer any more.
+        min_sum: smallest number of devices of a part.
+    """
+    known = frozenset[Name]().union(*cells)
+    stay = frozenset(device for device in known if not gone(device))
+    if absent := sorted(stay - ready):
+        many = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+        return stay, f"the same devices are in every secret sum: {', '.join(absent[:3])}{many}"
+    new = frozenset(ready - known)
+    devices = stay | new if len(new) >= min_sum or not stay else stay
+    return devices, obstacle(devices, cells, min_sum)
 
 
 class SumMismatch(WireError):

@@ -77,6 +77,13 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
             live=True,
         ),
     ] = "float32"
+    secret: Annotated[
+        bool,
+        about("Secret mode: the server learns only sums over devices (docs/secret.md)."),
+    ] = False
+    min_sum: Annotated[
+        int, about("Minimum number of devices of a sum in secret mode.", ge=2, le=LARGEST)
+    ] = 5
 
 
 class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ from aggregator.fleet.records import (
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from wire.arrays import names
 from wire.held import num_held_out
-from wire.messages import Apply, Choose, Evaluate, Train, Verb
+from wire.messages import Apply, Choose, Evaluate, Mask, Train, Verb
 from wire.tasks import split_unlabelled
 
 NEW = f"start:{NEWCOMER}"
@@ -299,6 +299,8 @@ def verbs_of(campaign: Campaign, device_id: str, device: Device, task: Desired) 
     group = campaign.members.get(device_id, NOBODY).group or NEWCOMER
     anew = programs.get(NEW) if task.start == NEWCOMER != group else None
     verbs = anew or program_for(programs, device_id, task.start)
+    if campaign.question is not None:
+        return (*verbs, Mask(campaign.question))
     return verbs if device.policy.tell_classes else tuple(map(_of_inputs, verbs))
 
 

@@ -20,7 +20,8 @@ from aggregator.fleet.records import (
     Standstill,
     Version,
 )
-from wire.messages import CheckIn, Digest, InUse
+from wire.messages import CheckIn, Digest, InUse, MaybeDigest
+from wire.secret.messages import Answer
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -240,6 +241,21 @@ class PlacedBySurvey(OfCampaign, frozen=True):
     placed: Placed
 
 
+class SumAnswered(OfCampaign, frozen=True):
+    """A helper has answered about a secret sum; `blob` has its sums of masks."""
+
+    answer: Answer
+    signature: str
+    blob: MaybeDigest = ""
+
+
+class SumFailed(OfCampaign, frozen=True):
+    """The opened secret sum of a round cannot be used."""
+
+    round: int
+    problem: str
+
+
 class UpdatesLost(OfCampaign, frozen=True):
     """The stored updates of these devices can no longer be read."""
 
@@ -301,6 +317,13 @@ class Aggregate(msgspec.Struct, frozen=True):
     round: int
 
 
+class AskHelpers(msgspec.Struct, frozen=True):
+    """Ask the helpers of a campaign whose answers are missing to open the sum of this round."""
+
+    campaign: str
+    round: int
+
+
 class PlaceDevice(msgspec.Struct, frozen=True):
     """Place a device by its survey, then report `PlacedBySurvey` if it can be placed."""
 
@@ -315,4 +338,13 @@ class SetTimer(msgspec.Struct, frozen=True):
     at_s: float
 
 
-Command = SendPlan | Cancel | OfferRelease | AcknowledgeUpdate | Aggregate | PlaceDevice | SetTimer
+Command = (
+    SendPlan
+    | Cancel
+    | OfferRelease
+    | AcknowledgeUpdate
+    | Aggregate
+    | AskHelpers
+    | PlaceDevice
+    | SetTimer
+)

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 from aggregator.core.pool import DevicePool
 from aggregator.core.settings import Ended, RunSettings
 from aggregator.core.steps import Gate, Step
+from aggregator.core.sums import SecretSum
 from algorithms.core.keys import is_no_group
 from algorithms.personalisation.kept import PersonalChoice
 from wire.messages import CheckIn, Digest, InUse, MaybeDigest, Metrics, Policy, Verb
+from wire.secret.question import Part, SumQuestion
 
 Kind = Literal["survey", "train", "evaluate", "personalise"]
 """Kind of an assignment: describe the inputs, train, test the final model, or personalise."""
@@ -259,6 +261,8 @@ class AdmittedUpdate(Report, frozen=True, kw_only=True, gc=False):
     """Number of the round in which the update counts."""
     staleness: int = 0
     """Number of rounds between the assignment and the round in which the update counts."""
+    share: MaybeDigest = ""
+    """Digest of the share of a masked update; empty for another one."""
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -350,6 +354,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the model that a device without a group starts from."""
     evaluated: dict[str, Metrics] = {}
     """Metrics of these models before training, by device that evaluated them."""
+    parts: dict[str, Part] = {}
+    """Parts of the next question in secret mode."""
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):
@@ -432,6 +438,14 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """Data of each device other than its update."""
     updates: Map[str, AdmittedUpdate] = Map()
     """Update of each device that counts in the open round, or in the evaluation."""
+    cells: tuple[tuple[str, ...], ...] = ()
+    """Parts into which the sets of all secret sums cut the devices."""
+    cohort: tuple[str, ...] = ()
+    """Devices that the question of the open round is for."""
+    question: SumQuestion | None = None
+    """Question of the open round in secret mode."""
+    sum: SecretSum | None = None
+    """Secret sum of the open round; None before its set is closed."""
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from aggregator.core.pool import draw
+from aggregator.fleet import sums
 from aggregator.fleet.budget import measured, spent
 from aggregator.fleet.desired import NEW, hours_of, trained_group, wanted
 from aggregator.fleet.divergence import (
@@ -69,6 +70,10 @@ def advance(turn: Turn, name: str) -> None:
             _close_if_due(turn, campaign)
         case "evaluating":
             _end_if_due(turn, campaign)
+        case "aggregating" if campaign.sum is not None and campaign.sum.stage == "failed":
+            reopen(turn, campaign)
+        case "aggregating" if campaign.sum is not None and campaign.sum.stage == "opening":
+            sums.ask_helpers(turn, campaign)
         case "aggregating" if campaign.command_epoch != turn.epoch:
             turn.commands.append(Aggregate(name, campaign.round))
             turn.campaigns[name] = replace(campaign, command_epoch=turn.epoch)
@@ -91,6 +96,8 @@ def look_s(turn: Turn, campaign: Campaign) -> float:
     times = [begins_s] if begins_s > turn.now_s else []
     if campaign.phase in ("preparing", "training", "evaluating"):
         times.append(campaign.deadline_s)
+    if campaign.phase == "aggregating" and campaign.sum and campaign.sum.stage == "opening":
+        times.append(campaign.sum.asked_s + sums.ASK_S)
     if campaign.phase == "waiting" and (days := campaign.next_settings.days):
         times.append(campaign.started_s + days * 86_400.0)
     return min((at_s for at_s in times if at_s > turn.now_s), default=math.inf)
@@ -129,8 +136,13 @@ NO_LACK = Lack("")
 def lacking(turn: Turn, campaign: Campaign) -> Lack:
     """Return the condition that a campaign waits for."""
     name, settings = campaign.name, campaign.settings
-    if campaign.paused or campaign.phase in ("aggregating", "finished"):
+    if campaign.sum is not None and campaign.sum.failure:
+        return Lack(f"you to mend its secret sum and resume it: {campaign.sum.failure}")
+    if campaign.paused or campaign.phase == "finished":
         return NO_LACK
+    if campaign.phase == "aggregating":
+        is_opening = campaign.sum is not None and campaign.sum.stage == "opening"
+        return Lack("helpers to open its secret sum") if is_opening else NO_LACK
     if campaign.awaits_drift:
         moved, count = drift_of(turn, campaign)
         return Lack(
@@ -141,6 +153,8 @@ def lacking(turn: Turn, campaign: Campaign) -> Lack:
         return Lack(f"its hours, {settings.hours}")
     beside = turn.count(f"beside/{name}/{campaign.round}")
     free = len(turn.waiting(f"train/{name}")) + len(turn.waiting(f"beside/{name}"))
+    if campaign.phase == "waiting" and settings.secret:
+        return Lack(sums.next_cohort(turn, campaign)[1])
     if campaign.phase == "waiting":
         ready = free + campaign.received + (at_work(turn, campaign) if settings.buffer else 0)
         if (short := settings.min_devices - ready) > 0:
@@ -163,6 +177,9 @@ def seats(turn: Turn, campaign: Campaign, place: str) -> int:
         return (most if place == "survey" else ABREAST) - turn.count(f"{place}/{name}")
     if campaign.phase not in ("preparing", "training"):
         return 0
+    if campaign.question is not None:
+        pool = turn.waiting(f"{place}/{name}")
+        return sum(device_id in pool for device_id in campaign.cohort)
     short = least(campaign) - campaign.received - at_work(turn, campaign)
     if place == "beside":
         # many silent devices must not cost one deadline each
@@ -195,7 +212,10 @@ def _fill(turn: Turn, campaign: Campaign) -> None:
             return
         pool = turn.waiting(f"{kind}/{campaign.name}")
         seed = round_seed(campaign.settings.seed, campaign.round)
-        device_id = pool[draw(f"{seed} {campaign.drawn}", len(pool))]
+        if kind in ("train", "beside") and campaign.question is not None:
+            device_id = next(device_id for device_id in campaign.cohort if device_id in pool)
+        else:
+            device_id = pool[draw(f"{seed} {campaign.drawn}", len(pool))]
         to_ask = campaign.to_ask - (kind == "train" and campaign.to_ask > 0)
         campaign = turn.change(campaign, drawn=campaign.drawn + 1, to_ask=to_ask)
         device = turn.devices[device_id]
@@ -250,9 +270,18 @@ def _open(turn: Turn, campaign: Campaign) -> None:
         turn.look_at_all()
         return
     if ended := spent(campaign, turn.now_s):
-        times = {"deadline_s": turn.now_s + campaign.settings.deadline_s, "opened_s": turn.now_s}
-        turn.change(campaign, phase="evaluating", ended=ended, updates=Map(), **times)
+        if campaign.settings.secret:  # no device reports how good the models are
+            turn.change(campaign, phase="finished", ended=ended, ended_s=turn.now_s, updates=Map())
+        else:
+            times = {
+                "deadline_s": turn.now_s + campaign.settings.deadline_s,
+                "opened_s": turn.now_s,
+            }
+            turn.change(campaign, phase="evaluating", ended=ended, updates=Map(), **times)
         turn.look_at_all()
+        return
+    if campaign.settings.secret:
+        sums.ask(turn, campaign)
         return
     settings, name = campaign.settings, campaign.name
     healthy, beside = (len(turn.waiting(f"{kind}/{name}")) for kind in ("train", "beside"))
@@ -280,6 +309,10 @@ def _close_if_due(turn: Turn, campaign: Campaign) -> None:
 
     At the deadline with fewer updates, the round is opened again.
     """
+    if campaign.question is not None:
+        if not sums.close_if_due(turn, campaign):
+            reopen(turn, campaign)
+        return
     received, is_over = campaign.received, turn.now_s >= campaign.deadline_s
     settings = campaign.settings
     goal = settings.buffer or min(settings.cohort or campaign.width, campaign.width)
@@ -300,6 +333,8 @@ def reopen(turn: Turn, campaign: Campaign) -> None:
     apply to it, so that a round that no update can end does not stand.
     """
     updates = Map({d: replace(u, round=campaign.round) for d, u in campaign.updates.items()})
+    if campaign.question is not None:
+        updates = Map()  # each of them answers the question of this attempt
     programs = campaign.next_programs or campaign.version.programs
     turn.change(
         campaign,
@@ -308,6 +343,9 @@ def reopen(turn: Turn, campaign: Campaign) -> None:
         updates=updates,
         version=replace(campaign.version, programs=programs),
         next_programs={},
+        cells=sums.cells_after(campaign),
+        question=None,
+        sum=None,
     )
 
 
@@ -358,6 +396,9 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         norms=event.norms or campaign.norms,
         distances=distances if event.distances else campaign.distances,
         default=event.placed.get(""),
+        cells=sums.cells_after(campaign),
+        question=None,
+        sum=None,
     )
     if is_training:
         trend = Trend(
@@ -516,6 +557,9 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
         made_by=(),
         standstills={},
         members=members.finish(),
+        cells=sums.cells_after(campaign),
+        question=None,
+        sum=None,
         updates=Map(),
         round=number,
         oldest=number,

@@ -16,12 +16,12 @@ from immutables import Map
 from msgspec.structs import replace
 
 from aggregator.fleet import events as e
-from aggregator.fleet import rollouts, rounds
+from aggregator.fleet import rollouts, rounds, sums
 from aggregator.fleet.desired import needs_placement
 from aggregator.fleet.divergence import NOBODY, refused_divergence, suspects_of
 from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
 from aggregator.fleet.records import NOT_STARTED, SHARED, Campaign, Device, Fleet, Member, Survey
-from wire.messages import ROOM, CheckIn, Metrics
+from wire.messages import ROOM, CheckIn, Mask, Metrics
 
 SWEPT = 500
 """Maximum number of devices that are reconciled in one event of a sweep."""
@@ -223,6 +223,8 @@ def _updated(turn: Turn, event: e.Updated) -> None:
         return
     is_excluded = campaign.members.get(device_id, NOBODY).excluded
     counts = not is_excluded and _counts(campaign, work.kind, work.round)
+    if campaign.question is not None and work.verbs[-1:] != (Mask(campaign.question),):
+        counts = False  # it answers the question of an earlier attempt
     if work.kind == "train" and work.lapsed and not counts:
         device = awake(device)
     # failures to personalise end once the device reports that it holds a personal model
@@ -348,7 +350,8 @@ def _without_update(turn: Turn, *device_ids: str, only: str = "") -> None:
             updates = updates.delete(device_id)
         campaign = turn.change(campaign, updates=updates)
         counted = sum(update.round == campaign.round for update in updates.values())
-        if campaign.phase == "aggregating" and counted < max(1, rounds.least(campaign)):
+        is_set = campaign.sum is not None  # a secret sum is over a set that never changes
+        if campaign.phase == "aggregating" and (is_set or counted < max(1, rounds.least(campaign))):
             rounds.reopen(turn, campaign)
 
 
@@ -482,6 +485,8 @@ _FACTS: dict[type[e.Event], Callable[[Turn, Any], None]] = {
     e.Returned: rollouts.returned,
     e.Aggregated: rounds.aggregated,
     e.PlacedBySurvey: _placed,
+    e.SumAnswered: sums.answered,
+    e.SumFailed: sums.failed,
     e.UpdatesLost: _updates_lost,
     e.Resumed: _resumed,
     e.Tick: _tick,

@@ -22,8 +22,18 @@ from aggregator.aggregation.admission import (
     campaign_of_run,
     expect,
 )
+from aggregator.aggregation.sums import encode_mask_sums
+from aggregator.core.sums import SecretSum
 from aggregator.fleet.eligibility import outdated
-from aggregator.fleet.events import AssignmentDeclined, CheckedIn, Event, Seen, Updated, UsesRelease
+from aggregator.fleet.events import (
+    AssignmentDeclined,
+    CheckedIn,
+    Event,
+    Seen,
+    SumAnswered,
+    Updated,
+    UsesRelease,
+)
 from aggregator.fleet.records import MOST_TAGS, Fleet
 from aggregator.ports import BlobLost, Clock, StorageFailed
 from aggregator.service.telemetry import Telemetry
@@ -38,9 +48,11 @@ from wire.errors import (
     Malformed,
     ShoalError,
     UnknownTopic,
+    Untrusted,
     WireError,
     printable,
 )
+from wire.identity.certificates import new_tls_key
 from wire.links.port import Delivery
 from wire.messages import (
     ERROR_BYTES,
@@ -61,6 +73,8 @@ from wire.messages import (
     Want,
 )
 from wire.pieces import MOST_BYTES, check_pieces
+from wire.secret.messages import MaskSums
+from wire.secret.payloads import decode_answer, unseal_sums
 from wire.topics import Kind, Topics
 
 log = logging.getLogger("shoal.aggregator")
@@ -81,6 +95,8 @@ RATES = {
     "error": (5.0, 0.1),
 }
 """Maximum burst of messages of a device, and messages per second on average, by kind."""
+ANSWERS = (100.0, 2.0)
+"""Maximum burst of messages of a helper, and messages per second on average."""
 LOGGED = (50.0, 1.0)
 """Maximum burst of logged refusals of a reason, and refusals per second on average."""
 MOST_BUDGETS = 100_000
@@ -118,6 +134,8 @@ class Reading:
     """Request of the device for a blob."""
     want: Want | None = None
     """Pieces of the update that the device should send next."""
+    masks: bytes | None = None
+    """Blob with a helper's sums of masks, to be stored before its event."""
     proof: str = ""
     """Signed plan of a greater epoch that the device has presented."""
     is_leaving: bool = False
@@ -167,6 +185,8 @@ class FleetInbox:
             "in-use": self._in_use,
             "error": self._error,
         }
+        self.sums_key = new_tls_key()
+        """Key to which helpers seal sums; after a start, they are asked again for another one."""
         self._heard: dict[str, float] | None = None
         """Time of each device's last message, in the order of these times.
 
@@ -232,6 +252,8 @@ class FleetInbox:
         except UnknownTopic as error:
             self.count("unknown-topic", str(error))
             return Reading()
+        if address.helper:
+            return self._answer(address.helper, delivery.payload)
         reading = Reading(address.device_id, address.kind)
         # without a payload, it is a retained message that was cleared
         if address.kind not in self._readers or not delivery.payload:
@@ -278,6 +300,47 @@ class FleetInbox:
             reading.events, reading.update = [], None
             self.refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
+
+    def _answer(self, name: str, payload: bytes) -> Reading:
+        """Return the consequences of a helper's message."""
+        reading = Reading()
+        if not payload or not self._affords((name, "answer"), *ANSWERS):
+            return reading
+        for campaign in self._fleet.campaigns.values():
+            helper = next((h for h in campaign.settings.helpers if h.name == name), None)
+            if campaign.sum is None or helper is None:
+                continue
+            try:
+                answer, signature, sealed = decode_answer(payload, helper.public)
+                if isinstance(answer, MaskSums):
+                    reading.masks = self._mask_sums(campaign.sum, answer, sealed)
+            except WireError as error:
+                self.count("bad-answer", f"helper={name}: {error}")
+                continue
+            reading.campaign = campaign.name
+            reading.events = [
+                SumAnswered(
+                    at_s=self._clock(),
+                    campaign=campaign.name,
+                    answer=answer,
+                    signature=signature,
+                    blob=digest(reading.masks) if reading.masks is not None else "",
+                )
+            ]
+            break
+        return reading
+
+    def _mask_sums(self, secret: SecretSum, answer: MaskSums, sealed: bytes) -> bytes:
+        """Return the blob of a helper's sums of masks.
+
+        Raises:
+            Untrusted: they are not for this sum, or sealed to another key.
+        """
+        if answer.helper not in secret.question.helpers:
+            raise Untrusted(f"helper {answer.helper[:12]} is not in the question")
+        number = secret.question.helpers.index(answer.helper)
+        sums = unseal_sums(secret.question, number, sealed, self.sums_key, secret.set)
+        return encode_mask_sums(answer, sums)
 
     def _clear(self, reading: Reading, kind: Kind, delivery: Delivery) -> None:
         """Have a message cleared that a device should not have had the broker retain.

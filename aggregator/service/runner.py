@@ -18,6 +18,7 @@ from aggregator.aggregation.forgetting import forgotten, records_without
 from aggregator.aggregation.inherit import TrainedModels
 from aggregator.aggregation.orders import configured, start_campaign
 from aggregator.core.settings import RunSettings
+from aggregator.core.sums import requests_of
 from aggregator.fleet import events as e
 from aggregator.fleet.desired import NOBODY
 from aggregator.fleet.plan import plan_of
@@ -40,6 +41,7 @@ from algorithms.algorithm import Algorithm
 from wire import messages as m
 from wire.codec import digest
 from wire.errors import LimitExceeded, ShoalError
+from wire.identity.certificates import write_public_key
 from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp
 
 log = logging.getLogger("shoal.aggregator")
@@ -65,6 +67,8 @@ class Group:
     """Commands and replies in order: a reply to a later message must not overtake a plan."""
     updates: list[tuple[str, str, bytes]] = field(default_factory=list)
     """Campaign, device and bytes of each update among the events."""
+    masks: list[tuple[str, bytes]] = field(default_factory=list)
+    """Campaign and blob of each helper's sums of masks among the events."""
     records: list[tuple[str, RoundRecord]] = field(default_factory=list)
     """Rewritten records of rounds, with the names of their campaigns."""
 
@@ -239,6 +243,8 @@ class Runner:
             for name in sorted({campaign for campaign, _, _ in group.updates}):
                 blobs = self.trainers[name].blobs
                 blobs.put(*(payload for c, _, payload in group.updates if c == name))
+            for name, payload in group.masks:
+                self.trainers[name].blobs.put(payload)
             all_records = [*group.records, *self._withheld(group)]
             all_records += records_of(group.before, group.steps)
             records = list(
@@ -333,6 +339,8 @@ class Runner:
                     self._link.send(m.Acknowledge(device_id, blob))
                 case e.Aggregate(name):
                     self._train(name, command)
+                case e.AskHelpers(name, number):
+                    self._ask_helpers(name, number)
                 case e.PlaceDevice(name):
                     self._train(name, command)
                 case _:
@@ -358,6 +366,18 @@ class Runner:
             event = trainer.aggregate(campaign, command)
         if event is not None:
             self.dispatch(event)
+
+    def _ask_helpers(self, name: str, number: int) -> None:
+        """Ask the helpers whose answers are missing to open the sum of a round."""
+        trainer, campaign = self.trainers.get(name), self.fleet.campaigns[name]
+        if trainer is None or trainer.problem or campaign.sum is None or campaign.round != number:
+            return
+        helpers = {helper.digest: helper for helper in campaign.settings.helpers}
+        keys = {digest: helper.der for digest, helper in helpers.items()}
+        seal_to = write_public_key(self._inbox.sums_key.public_key())
+        shares = trainer.shares(campaign)
+        for helper, request in requests_of(campaign.sum, keys, seal_to).items():
+            self._link.ask(helpers[helper].name, request, shares)
 
     def _send_plan(self, device_id: str, work: Assignment) -> None:
         trainer, device = self.trainers.get(work.campaign), self.fleet.devices.get(device_id)
@@ -533,9 +553,13 @@ class Runner:
         if reading.want is not None:
             self._link.send(reading.want)
         self._link.clear(reading.device_id, reading.clears)
+        if (self.problem or reading.campaign not in self.trainers) and reading.masks is not None:
+            return ()
         if self.problem and reading.events:
             return ()  # no reply either: only stored messages are confirmed
         group.commands += reading.replies
+        if reading.masks is not None:
+            group.masks.append((reading.campaign, reading.masks))
         if reading.update is not None:
             group.updates.append((reading.campaign, reading.device_id, reading.update))
         for event in reading.events:

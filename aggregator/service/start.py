@@ -26,10 +26,13 @@ from algorithms.composition import read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.privacy.base import counts_from
 from algorithms.schedules import check_schedule
+from algorithms.sums import check_in_sums
+from host.files import file_error
 from host.settings import check, marked
 from wire.bundle import Bundle, unpack
-from wire.errors import BundleError, ConfigError
+from wire.errors import BundleError, ConfigError, WireError
 from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
+from wire.secret.helpers import Helper, read_helpers
 
 T = TypeVar("T")
 
@@ -142,16 +145,66 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
     Raises:
         ConfigError: a rule or hours cannot be read, or a cohort is too small.
     """
+    helpers: tuple[Helper, ...] = ()
+    if settings.secret:
+        check_secret(settings)
+        helpers = _helpers(settings.helpers)
     run = RunSettings.for_bundle(
         bundle,
         settings,
         run_id=run_id,
+        helpers=helpers,
         name=settings.run,
         data=settings.data or bundle.manifest.name,
         min_updates=settings.min_devices,
     )
     check_asking(run)
     return run
+
+
+def check_secret(settings: CampaignSettings) -> None:
+    """Raise ConfigError if secret mode cannot run an algorithm, or settings of a campaign."""
+    algorithm = settings.algorithm
+    check_in_sums(algorithm)
+    same = "in secret mode the same devices train in every round"
+    silent = "in secret mode devices report nothing but sums"
+    reasons: dict[str, tuple[object, str]] = {
+        "cohort": (0, same),
+        "over_select": (1.0, same),
+        "buffer": (0, same),
+        "where": ("", same),
+        "when": ("", silent),
+        "patience": (0, silent),
+        "update_encoding": ("float32", "in secret mode devices send integers of its own"),
+    }
+    for name, (value, reason) in reasons.items():
+        if (got := getattr(settings, name)) != value:
+            allowed = "left out" if value == "" else value
+            raise ConfigError(f"{name} must be {allowed}, got {got}: {reason}")
+    if algorithm.candidates:
+        raise ConfigError(
+            f"algorithm {str(algorithm)!r}: devices choose a personal model by what they report, "
+            "which secret mode does not have; use an algorithm without one, such as fedavg"
+        )
+
+
+def _helpers(path: Path | None) -> tuple[Helper, ...]:
+    """Return the helpers of a file.
+
+    Raises:
+        ConfigError: there is no file, or it cannot be used.
+    """
+    if path is None:
+        raise ConfigError(
+            "secret mode needs helpers, which open its sums (docs/helper.md); set --helpers to a "
+            "file with the helper.pub of each"
+        )
+    try:
+        return read_helpers(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(file_error(f"--helpers {path}", error)) from None
+    except WireError as error:
+        raise ConfigError(f"--helpers {path}: {error}") from None
 
 
 def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str:

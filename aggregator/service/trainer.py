@@ -12,6 +12,7 @@ from functools import partial
 
 from aggregator.aggregation.apply import aggregate
 from aggregator.aggregation.placing import place_by_survey
+from aggregator.aggregation.sums import aggregate_sum
 from aggregator.fleet.events import Aggregate, Event, PlaceDevice, UpdatesLost
 from aggregator.fleet.records import Campaign
 from aggregator.leadership.identity import kept_alive
@@ -19,8 +20,11 @@ from aggregator.ports import BlobLost, Blobs, Clock, StorageFailed
 from aggregator.storage.blob_bucket import check_blobs
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
+from wire.arrays.tensors import OWN_FILES
 from wire.bundle import Bundle
+from wire.codec import decode_update
 from wire.errors import LimitExceeded
+from wire.secret.messages import Shares
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -55,6 +59,8 @@ class Trainer:
         """
         try:
             with kept_alive(self.announce):
+                if campaign.sum is not None:
+                    return aggregate_sum(campaign, self.algorithm, self.blobs, self.clock)
                 return aggregate(campaign, self.algorithm, self.probe, self.blobs, self.clock)
         except BlobLost as error:
             devices = tuple(d for d, blob in _blobs(campaign) if blob == error.digest)
@@ -78,6 +84,17 @@ class Trainer:
             reason = f"{type(error).__name__}: {error}"
             self.stop(f"round {command.round} cannot be aggregated: {reason}")
         return None
+
+    def shares(self, campaign: Campaign) -> Shares:
+        """Return the shares of a secret sum's set, with their devices' signatures.
+
+        Raises:
+            BlobLost, StorageFailed: an update cannot be read.
+        """
+        assert campaign.sum is not None
+        blobs = (campaign.updates[d].blob for d in campaign.sum.devices)
+        updates = (decode_update(self.blobs.get(blob), OWN_FILES)[0] for blob in blobs)
+        return tuple((u.share.share, u.share.signature) for u in updates if u.share is not None)
 
     def place(self, campaign: Campaign, command: PlaceDevice) -> Event | None:
         """Return the event that places a device by its survey; None if it cannot be placed."""
@@ -123,5 +140,7 @@ class Trainer:
 def _blobs(campaign: Campaign) -> list[tuple[str, str]]:
     """Return the devices of a campaign with the blobs of their updates and surveys."""
     updates = [(d, update.blob) for d, update in campaign.updates.items()]
+    if campaign.sum is not None:  # without a helper's sums, the round is opened again
+        updates += [(d, blob) for blob in campaign.sum.masks.values() for d, _ in updates]
     surveys = [(d, m.survey.blob) for d, m in campaign.members.items() if m.survey is not None]
     return [*updates, *surveys]

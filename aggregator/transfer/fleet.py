@@ -11,6 +11,8 @@ from wire.identity.signed import Sign
 from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
 from wire.pieces import WHOLE_BYTES, cut
+from wire.secret.messages import Shares, SumRequest
+from wire.secret.payloads import encode_request
 from wire.topics import RETAINED_OF_DEVICE, Kind, ToDevice, Topics
 
 
@@ -26,7 +28,7 @@ class FleetLink:
         self._needed: dict[object, set[str]] = {}
         self.announced = b""
         """Last status that was published."""
-        link.subscribe(*topics.from_devices, topics.aggregator)
+        link.subscribe(*topics.from_devices, topics.of_kind("answer"), topics.aggregator)
 
     def rename(self) -> None:
         """Take another boot id, so that every device checks in again."""
@@ -53,6 +55,15 @@ class FleetLink:
                 kind = "want"
         topic = self.topics.device(message.device_id, kind)
         self.link.publish(topic, self.sign(message), retain=kind == "release")
+
+    def ask(self, helper: str, request: SumRequest, shares: Shares) -> None:
+        """Publish a request to a helper.
+
+        Raises:
+            LimitExceeded: the broker takes only smaller packets.
+        """
+        payload = encode_request(request, shares, self.sign)
+        self.link.publish(self.topics.helper(helper, "request"), payload)
 
     def clear(self, device_id: str, kinds: Iterable[Kind] = RETAINED_OF_DEVICE) -> None:
         """Clear the messages that the broker retains on topics of a device."""

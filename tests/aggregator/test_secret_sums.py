@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from aggregator.core.sums import (
     SecretSum,
-    SecretUpload,
+    cohort_of,
     obstacle,
     on_answer,
-    on_time,
-    on_upload,
     opened,
     requests_of,
     total_of,
@@ -32,13 +30,14 @@ from wire.secret.messages import (
     Agreement,
     Answer,
     MaskSums,
+    Shares,
     SumRefusal,
     SumRequest,
-    digest_of,
+    set_digest,
     sign,
 )
+from wire.secret.question import SumQuestion
 
-CLOSES_AT_S = 100.0
 NAMES = [f"d{number}" for number in range(8)]
 SEAL_TO = write_public_key(AGGREGATOR_KEY.public_key())
 
@@ -48,6 +47,8 @@ class World:
     """Real devices and helpers, a service whose memory may be lost, and a network that forgets."""
 
     num_helpers: int = 3
+    question: SumQuestion | None = None
+    devices: list[str] = field(default_factory=lambda: DEVICES)
     exchange: Exchange = field(init=False)
     blobs: dict[str, tuple[MaskSums, Tensors]] = field(default_factory=dict)
     sets: list[set[str]] = field(default_factory=lambda: [set() for _ in range(4)])
@@ -55,21 +56,23 @@ class World:
 
     def __post_init__(self) -> None:
         self.exchange = Exchange(self.num_helpers)
-        question = msgspec.structs.replace(self.exchange.question, closes_at_s=CLOSES_AT_S)
-        self.exchange.question = question
+        self.exchange.question = self.question or self.exchange.question
         self.keys = {
             key_digest(key.public_key()): write_public_key(key.public_key())
             for key in self.exchange.keys
         }
-        self.sum = SecretSum(question, tuple(DEVICES))
 
-    def upload(self, device: str, now_s: float = 0.0) -> str:
-        if device not in self.exchange.uploads:
-            self.exchange.upload(device)
-        share, signature, values = self.exchange.uploads[device]
-        upload = SecretUpload(share, signature, digest_of(values))
-        self.sum, reason = on_upload(self.sum, upload, now_s)
-        return reason
+    def close(self) -> None:
+        """Let the devices answer, as far as they have not, and close their set."""
+        for device in self.devices:
+            if device not in self.exchange.uploads:
+                self.exchange.upload(device)
+        members = set_digest(share for share, _ in self.shares)
+        self.sum = SecretSum(self.exchange.question, members, tuple(self.devices))
+
+    @property
+    def shares(self) -> Shares:
+        return self.exchange.shares(self.devices)
 
     def requests(self) -> dict[str, SumRequest]:
         return requests_of(self.sum, self.keys, SEAL_TO)
@@ -77,7 +80,7 @@ class World:
     def serve(self, helper: str, request: SumRequest) -> tuple[Answer, str, str]:
         """The answer of a helper to a request, with its signature and the blob of its sums."""
         exchange, number = self.exchange, self.sum.question.helpers.index(helper)
-        rules, shares = exchange.rules(number), self.sum.shares
+        rules, shares = exchange.rules(number), self.shares
         answer: Answer
         blob = ""
         try:
@@ -108,16 +111,14 @@ class World:
                 self.sum = on_answer(self.sum, *self.serve(helper, request))
 
     def result(self) -> Tensors:
-        total = total_of(
-            self.sum.question, [self.exchange.uploads[d][2] for d in sorted(self.sum.uploads)]
-        )
+        total = total_of(self.sum.question, [self.exchange.uploads[d][2] for d in self.devices])
         return opened(self.sum.question, total, [self.blobs[b] for b in self.sum.masks.values()])
 
     def expected(self) -> Tensors:
         question = self.sum.question
         sums = {}
         for part in question.parts:
-            each = [self.exchange.integers[device][part] for device in self.sum.uploads]
+            each = [self.exchange.integers[device][part] for device in self.devices]
             integers = np.array(each).sum(axis=0, dtype=question.fixed.dtype)
             sums[part] = question.fixed.decode(integers, question.parts[part].clip)
         return sums
@@ -129,15 +130,11 @@ def test_one_set_is_opened_whatever_is_lost_or_killed(num_helpers: int, seed: in
     """Answers are lost, come twice and late, helpers are away, and the service is killed after
     any step; it has saved its state before it sent anything."""
     rng, world = random.Random(seed), World(num_helpers)
+    world.devices = rng.sample(DEVICES, 6)
+    world.close()
     away = world.sum.question.helpers[3:]  # one of four may be away for ever
-    devices = rng.sample(DEVICES, 6)
     late: list[tuple[Answer, str, str]] = []
-    saved = msgspec.json.encode(world.sum)
-    for now_s in range(0, 200):
-        for device in rng.sample(devices, 2):
-            world.upload(device, now_s)
-        world.upload(DEVICES[0], 150.0)
-        world.sum = on_time(world.sum, now_s)
+    for _ in range(100):
         saved = msgspec.json.encode(world.sum)  # then it is sent
         for helper, request in world.requests().items():
             if helper in away or rng.random() < 0.6:
@@ -148,7 +145,6 @@ def test_one_set_is_opened_whatever_is_lost_or_killed(num_helpers: int, seed: in
         if rng.random() < 0.5:
             world.restart(saved)
     assert world.sum.stage == "opened", world.sum.failure
-    assert set(world.sum.uploads) == set(devices)
     for part, total in world.expected().items():
         np.testing.assert_array_equal(world.result()[part], total)
     assert {name for sets in world.sets for name in sets} == {world.sum.set}
@@ -156,75 +152,31 @@ def test_one_set_is_opened_whatever_is_lost_or_killed(num_helpers: int, seed: in
 
 
 class TestStages:
-    def test_a_question_is_closed_early_if_every_device_has_answered(self) -> None:
-        world = World()
-        for device in DEVICES[1:]:
-            assert world.upload(device) == ""
-        world.sum = on_time(world.sum, 1.0)
-        assert (world.sum.stage, world.requests()) == ("collecting", {})
-        assert world.upload(DEVICES[0]) == ""
-        world.sum = on_time(world.sum, 1.0)
-        assert {*world.requests()} == {*world.sum.question.helpers}
-        world.open()
-        assert world.sum.stage == "opened"
-
     @pytest.mark.parametrize("num_helpers", [1, 2, 3, 4])
     def test_helpers_that_answer_one_after_the_other_open_the_set(self, num_helpers: int) -> None:
         world = World(num_helpers)
-        for device in DEVICES:
-            world.upload(device)
-        world.sum = on_time(world.sum, 0.0)
+        world.close()
         for _ in range(2 * num_helpers):
             if requests := world.requests():
                 helper = next(iter(requests))
                 world.sum = on_answer(world.sum, *world.serve(helper, requests[helper]))
         assert world.sum.stage == "opened"
 
-    def test_a_closed_set_takes_no_device_even_if_the_clock_goes_back(self) -> None:
+    def test_helpers_are_asked_again_at_once_when_the_last_one_has_agreed(self) -> None:
         world = World()
-        for device in DEVICES[1:]:
-            world.upload(device)
-        world.sum = on_time(world.sum, CLOSES_AT_S)
-        assert world.upload(DEVICES[0], 50.0).startswith("closed: ")
-        assert world.upload(DEVICES[1], 150.0) == "", "the same bytes again"
-        assert on_time(world.sum, 50.0).stage == "opening"
-
-    @pytest.mark.parametrize(
-        ("changes", "reason"),
-        [
-            ({"question": "f" * 64}, "wrong-question"),
-            ({"device_id": "stranger"}, "not-asked: device stranger is not in the cohort"),
-            ({"upload": bytes(16)}, "answered-before"),
-        ],
-    )
-    def test_an_upload_that_does_not_count_has_a_reason(
-        self, changes: dict[str, object], reason: str
-    ) -> None:
-        world = World()
-        world.upload("d1")
-        upload = world.sum.uploads["d1"]
-        share = msgspec.structs.replace(upload.share, **changes)
-        forged = msgspec.structs.replace(upload, share=share)
-        after, said = on_upload(world.sum, forged, 0.0)
-        assert said.startswith(reason)
-        assert after == world.sum
-
-    def test_too_few_devices_fail_and_no_helper_is_asked(self) -> None:
-        world = World()
-        for device in DEVICES[:4]:
-            world.upload(device)
-        world.sum = on_time(world.sum, CLOSES_AT_S)
-        assert (world.sum.stage, world.requests()) == ("failed", {})
-        assert world.sum.failure == "too-few: 4 devices answered, at least 5 are needed"
+        world.close()
+        for helper, request in world.requests().items():
+            world.sum = msgspec.structs.replace(world.sum, asked_s=50.0)
+            world.sum = on_answer(world.sum, *world.serve(helper, request))
+            assert world.sum.asked_s == (0.0 if world.sum.agreed else 50.0)
+        assert world.sum.agreed
 
     @pytest.mark.parametrize(("num_helpers", "refusing"), [(1, 1), (2, 1), (3, 1), (4, 2)])
     def test_a_question_fails_when_no_quorum_can_be_left(
         self, num_helpers: int, refusing: int
     ) -> None:
         world = World(num_helpers)
-        for device in DEVICES:
-            world.upload(device)
-        world.sum = on_time(world.sum, 0.0)
+        world.close()
         for helper in world.sum.question.helpers[:refusing]:
             assert world.sum.stage == "opening"
             refusal = SumRefusal(helper, world.sum.question.digest, "unknown-device: d1")
@@ -234,12 +186,9 @@ class TestStages:
         assert "unknown-device: d1" in world.sum.failure
 
     def test_answers_about_another_set_or_of_strangers_change_nothing(self) -> None:
-        world, other = World(), World()
-        for device in DEVICES:
-            world.upload(device)
-        for device in DEVICES[1:]:
-            other.upload(device)
-        world.sum, other.sum = on_time(world.sum, 0.0), on_time(other.sum, CLOSES_AT_S)
+        world, other = World(), World(devices=DEVICES[1:])
+        world.close()
+        other.close()
         kinds = set()
         while requests := other.requests():
             for helper, request in requests.items():
@@ -264,7 +213,7 @@ class TestObstacle:
         ],
     )
     def test_it_names_the_devices(self, present: list[str], reason: str) -> None:
-        assert re.fullmatch(reason, obstacle(present, [DEVICES, DEVICES], 5))
+        assert re.fullmatch(reason, obstacle(present, [DEVICES], 5))
 
     @given(
         sets=st.lists(st.sets(st.sampled_from(NAMES)), max_size=4),
@@ -273,15 +222,48 @@ class TestObstacle:
     def test_it_is_there_exactly_if_a_helper_would_refuse(
         self, sets: list[set[str]], present: set[str]
     ) -> None:
-        ledger, earlier = Ledger(), []
+        ledger = Ledger()
         for number, members in enumerate(sets):
             with suppress(SetRefused):
                 ledger.check(f"q{number}", "s", members, 3)
                 ledger = ledger.after(f"q{number}", "s", members)
-                earlier.append(members)
         try:
             ledger.check("q", "s", present, 3)
         except SetRefused:
-            assert obstacle(present, earlier, 3)
+            assert obstacle(present, ledger.parts, 3)
         else:
-            assert obstacle(present, earlier, 3) == ""
+            assert obstacle(present, ledger.parts, 3) == ""
+
+
+class TestCohort:
+    """The devices of the next sum, from the parts of earlier ones and those that are ready."""
+
+    @pytest.mark.parametrize(
+        ("cells", "ready", "gone", "expected", "lack"),
+        [
+            ([], NAMES[:5], [], NAMES[:5], ""),
+            ([], NAMES[:4], [], NAMES[:4], "4 devices are there, at least 5 are needed"),
+            ([NAMES[:5]], NAMES, [], NAMES[:5], ""),
+            ([NAMES[:3]], NAMES, [], NAMES, "the sum would show 3 devices apart .*"),
+            ([NAMES[:5]], NAMES[1:5], [], NAMES[:5], "the same devices are in every .*: d0"),
+            ([NAMES[:5]], NAMES[1:5], NAMES[:1], NAMES[1:5], "4 devices are there, .*"),
+            ([NAMES[:6]], NAMES[1:6], NAMES[:1], NAMES[1:6], "1 devices are absent, .*: d0"),
+        ],
+    )
+    def test_it_is_the_same_in_every_round(
+        self,
+        cells: list[list[str]],
+        ready: list[str],
+        gone: list[str],
+        expected: list[str],
+        lack: str,
+    ) -> None:
+        devices, text = cohort_of(cells, set(ready), lambda device: device in gone, 5)
+        assert re.fullmatch(lack, text)
+        assert sorted(devices) == sorted(expected)
+
+    def test_new_devices_come_in_when_there_are_enough_of_them(self) -> None:
+        old, new = [f"o{n}" for n in range(6)], [f"n{n}" for n in range(5)]
+        for ready, expected in ((old + new[:4], old), (old + new, old + new)):
+            devices, lack = cohort_of([old], set(ready), lambda _: False, 5)
+            assert (sorted(devices), lack) == (sorted(expected), "")

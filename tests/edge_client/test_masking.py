@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.core.sums import SecretSum, SecretUpload, on_time, on_upload, question_of
+from aggregator.core.sums import question_of
 from algorithms.algorithm import State
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work
@@ -18,13 +18,12 @@ from edge_client.storage.files import MemoryFiles
 from edge_client.work.job import PlanResult
 from edge_client.work.masking import Masking
 from tests.aggregator.test_secret_sums import World
-from tests.helper.exchange import DEVICES, HELPER_KEYS, KEYS, ROSTER
+from tests.helper.exchange import DEVICES, HELPER_KEYS, KEYS
 from wire.arrays.tensors import Tensors
-from wire.codec import digest
 from wire.errors import Malformed
-from wire.messages import Plan, Train
+from wire.messages import Mask, Plan, Train
 from wire.secret.messages import about_of
-from wire.secret.payloads import decode_upload
+from wire.secret.payloads import masked_values
 from wire.secret.question import SumQuestion
 
 MODEL: Tensors = {
@@ -36,8 +35,9 @@ VERBS = (Train(8),)
 DRAWS = np.random.default_rng(5)
 
 
-def plan_for(device: str) -> Plan:
-    return Plan("run", 1, 1, 1, device, BUNDLE, START, VERBS, 0, 90.0)
+def plan_for(device: str, question: SumQuestion) -> Plan:
+    verbs = (*VERBS, Mask(question))
+    return Plan("run", 1, 1, 1, device, BUNDLE, START, verbs, 0, 90.0)
 
 
 def result_of(device: str) -> PlanResult:
@@ -53,24 +53,22 @@ def masking_of(device: str, **policy: int) -> Masking:
 
 def question_for(algorithm: str) -> SumQuestion:
     parts = parts_of(make_algorithm(read_algorithm(algorithm)), State({NEWCOMER: MODEL}))
-    helpers = World().sum.question.helpers
+    helpers = World().exchange.question.helpers
     return question_of(about_of(BUNDLE, START, VERBS), parts, len(DEVICES), 5, helpers, 90.0)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg+uniform", "fedavg"])
 def test_plans_of_devices_become_the_next_model(algorithm: str) -> None:
-    world, question = World(), question_for(algorithm)
-    world.exchange.question, world.sum = question, SecretSum(question, tuple(DEVICES))
+    question = question_for(algorithm)
+    world = World(question=question)
     counts = {device: 20 + 10 * number for number, device in enumerate(DEVICES)}
     for device in DEVICES:
         masking, result = masking_of(device), result_of(device)
-        payload = masking.answer(question, plan_for(device), result, MODEL, counts[device], 1.0)
-        signed, values = decode_upload(payload, question, ROSTER[device])
+        plan = plan_for(device, question)
+        signed, tensors = masking.answer(plan, result, MODEL, counts[device], 1.0)
+        values = masked_values(signed, tensors, question)
         world.exchange.uploads[device] = signed.share, signed.signature, values
-        upload = SecretUpload(signed.share, signed.signature, digest(payload))
-        world.sum, reason = on_upload(world.sum, upload, 1.0)
-        assert reason == ""
-    world.sum = on_time(world.sum, 1.0)
+    world.close()
     world.open()
     made = make_algorithm(read_algorithm(algorithm))
     state, _ = apply_sums(made, State({NEWCOMER: MODEL}), world.result(), DEVICES, 0, Work(8, 1))
@@ -83,9 +81,12 @@ def test_plans_of_devices_become_the_next_model(algorithm: str) -> None:
 class TestAnswer:
     def test_a_question_that_comes_again_gets_the_same_bytes(self) -> None:
         masking, question = masking_of("d1"), question_for("fedavg")
-        first = masking.answer(question, plan_for("d1"), result_of("d1"), MODEL, 20, 1.0)
+        first = masking.answer(plan_for("d1", question), result_of("d1"), MODEL, 20, 1.0)
         other = result_of("d2")  # the device's data have changed since
-        assert masking.answer(question, plan_for("d1"), other, MODEL, 40, 2.0) == first
+        again = masking.answer(plan_for("d1", question), other, MODEL, 40, 2.0)
+        assert again[0] == first[0]
+        for name, values in first[1].items():
+            np.testing.assert_array_equal(again[1][name], values)
 
     @pytest.mark.parametrize(
         ("changes", "error"),
@@ -102,7 +103,7 @@ class TestAnswer:
         masking = masking_of("d1")
         question = msgspec.structs.replace(question_for("fedavg"), **changes)
         with pytest.raises(Declined, match=error):
-            masking.answer(question, plan_for("d1"), result_of("d1"), MODEL, 20, 1.0)
+            masking.answer(plan_for("d1", question), result_of("d1"), MODEL, 20, 1.0)
 
     @pytest.mark.parametrize(
         ("part", "error"),
@@ -119,4 +120,4 @@ class TestAnswer:
         question = msgspec.structs.replace(question, parts=parts)
         model = MODEL | {"private/p": np.zeros(5, np.float32)}
         with pytest.raises(Malformed, match=error):
-            masking_of("d1").answer(question, plan_for("d1"), result_of("d1"), model, 20, 1.0)
+            masking_of("d1").answer(plan_for("d1", question), result_of("d1"), model, 20, 1.0)

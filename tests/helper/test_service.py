@@ -88,12 +88,12 @@ class Helpers:
             self.link.publish(TOPICS.helper(name, "request"), payload)
             while (event := self.link.receive(timeout_s=3)) is not None:
                 if isinstance(event, Delivery) and event.topic == TOPICS.helper(name, "answer"):
-                    answer, sealed = decode_answer(event.payload, key)
+                    answer, signature, sealed = decode_answer(event.payload, key)
                     if (
                         isinstance(answer, kind)
                         and getattr(answer, "question", question) == question
                     ):
-                        return answer, event.payload.split(b"\n")[1].decode(), sealed
+                        return answer, signature, sealed
         raise TimeoutError(self.log(name))
 
     def open(self, agreements: Agreements) -> dict[str, np.ndarray]:

@@ -18,12 +18,12 @@ import msgspec
 from wire.codec import decode, encode
 from wire.errors import BundleError, Malformed, Untrusted
 from wire.identity.keys import PrivateKey, PublicKey, key_name, public_key, verifies
-from wire.messages import ToDeviceMessage, Voucher
+from wire.messages import Voucher
 
 MESSAGE_CONTEXT, VOUCHER_CONTEXT = b"shoal/1 message\n", b"shoal/1 voucher\n"
 """Prefixes of signed texts, so that no signature is valid for another purpose."""
 
-Sign = Callable[[ToDeviceMessage], bytes]
+Sign = Callable[[msgspec.Struct], bytes]
 """Function that turns an aggregator's message into bytes."""
 
 

@@ -6,17 +6,19 @@ other, are the file that owners of devices and the aggregator's operator give th
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from wire.codec import digest
 from wire.errors import Malformed
+from wire.fields import Name
 from wire.identity.certificates import (
     TlsPublicKey,
-    key_digest,
     public_key_pem,
     read_public_key,
+    write_public_key,
 )
 from wire.secret.question import MOST_HELPERS
 
@@ -26,22 +28,21 @@ _ONE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Helper:
+class Helper(msgspec.Struct, frozen=True):
     """A helper of secret sums: its name at the broker, and its key (DER)."""
 
-    name: str
+    name: Name
     der: bytes
 
-    @cached_property
+    @property
     def public(self) -> TlsPublicKey:
         """Its public key."""
         return read_public_key(self.der)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 of its key, by which questions name it."""
-        return key_digest(self.public)
+        return digest(self.der)
 
 
 def write_helper(name: str, key: TlsPublicKey) -> bytes:
@@ -84,10 +85,10 @@ def check_helpers(helpers: Sequence[Helper]) -> None:
 def _der(pem: bytes) -> bytes:
     try:
         key = serialization.load_pem_public_key(pem)
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise Malformed("public key: not PEM") from None
-    der = key.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    if not isinstance(key, TlsPublicKey):
+        raise Malformed(f"public key: expected P-256, got {type(key).__name__}")
+    der = write_public_key(key)
     read_public_key(der)
     return der

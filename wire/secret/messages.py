@@ -86,7 +86,12 @@ def about_of(bundle: Digest, model: Digest, verbs: Sequence[Verb]) -> Digest:
 
 def set_digest(shares: Iterable[Share]) -> str:
     """Return the identity of a set of uploads: it binds every byte of their shares."""
-    return digest(msgspec.json.encode(sorted(digest(encode(share)) for share in shares)))
+    return set_of(digest(encode(share)) for share in shares)
+
+
+def set_of(digests: Iterable[Digest]) -> str:
+    """Return the identity of a set from the digest of each share."""
+    return digest(msgspec.json.encode(sorted(digests)))
 
 
 def digest_of(parts: Tensors) -> str:

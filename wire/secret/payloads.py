@@ -6,8 +6,8 @@ import numpy as np
 from wire.arrays.tensors import Tensors, check_layout
 from wire.codec import decode, encode
 from wire.errors import Malformed, Untrusted
-from wire.identity.certificates import TlsKey, TlsPublicKey
-from wire.identity.signed import Signer, Verifier
+from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest
+from wire.identity.signed import Sign, Verifier
 from wire.secret.messages import (
     Answer,
     Shares,
@@ -56,7 +56,7 @@ def masked_values(signed: SignedShare, tensors: Tensors, question: SumQuestion) 
     return values
 
 
-def encode_request(request: SumRequest, shares: Shares, sign_message: Signer) -> bytes:
+def encode_request(request: SumRequest, shares: Shares, sign_message: Sign) -> bytes:
     """Return the payload of a request: the signed message, a line feed, and the shares."""
     return sign_message(request) + b"\n" + msgspec.json.encode(shares)
 
@@ -80,23 +80,26 @@ def encode_answer(answer: Answer, key: TlsKey, sealed: bytes = b"") -> bytes:
     return b"\n".join((encode(answer), sign(key, answer).encode(), sealed))
 
 
-def decode_answer(payload: bytes, helper: TlsPublicKey) -> tuple[Answer, bytes]:
-    """Return a helper's verified answer, and the sealed sums of `MaskSums`.
+def decode_answer(payload: bytes, helper: TlsPublicKey) -> tuple[Answer, str, bytes]:
+    """Return a helper's verified answer with its signature, and the sealed sums of `MaskSums`.
 
     Raises:
         LimitExceeded, Malformed: as `wire.codec.decode`.
-        Untrusted: the helper has not signed it.
+        Untrusted: the helper has not signed it, or it is in the name of another one.
     """
     text, _, rest = payload.partition(b"\n")
-    signature, _, sealed = rest.partition(b"\n")
+    signed, _, sealed = rest.partition(b"\n")
     answer: Answer = decode(text, Answer)
-    check_signature(helper, signature.decode("ascii", "replace"), answer)
-    return answer, sealed
+    signature = signed.decode("ascii", "replace")
+    check_signature(helper, signature, answer)
+    if answer.helper != (own := key_digest(helper)):
+        raise Untrusted(f"answer in the name of {answer.helper[:12]}, signed by {own[:12]}")
+    return answer, signature, sealed
 
 
 def seal_sums(sums: Tensors, seal_to: TlsPublicKey, set_name: str) -> bytes:
     """Return sums of masks, by ``SEED/PART``, that only the aggregator can open."""
-    names = sorted(sums, key=lambda name: (int(name.partition("/")[0]), name))
+    names = sorted(sums, key=lambda name: (int(name[: name.index("/")]), name))
     return seal(b"".join(sums[name].tobytes() for name in names), seal_to, _purpose(set_name))
 
 

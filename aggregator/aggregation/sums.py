@@ -1,0 +1,90 @@
+"""Aggregation of a round whose sum helpers have opened: the aggregator learns the sum alone."""
+
+from collections.abc import Iterator
+
+from aggregator.aggregation.apply import rate_noted, round_notes
+from aggregator.aggregation.stored import groups_in, load_state, store_state, work_of
+from aggregator.core.sums import SumMismatch, opened, total_of
+from aggregator.fleet.events import Aggregated, SumFailed
+from aggregator.fleet.plan import round_seed
+from aggregator.fleet.records import Campaign, Version
+from aggregator.fleet.rounds import counted_updates
+from aggregator.ports import Blobs, Clock
+from algorithms.algorithm import Algorithm
+from algorithms.sums import apply_sums
+from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
+from wire.codec import decode, decode_update, encode
+from wire.secret.messages import MaskSums
+from wire.secret.payloads import masked_values
+from wire.secret.question import SumQuestion
+
+
+def encode_mask_sums(answer: MaskSums, sums: Tensors) -> bytes:
+    """Return the blob of a helper's answer with its sums of masks, by ``SEED/PART``."""
+    return encode_tensors(sums, encode(answer))
+
+
+def aggregate_sum(
+    campaign: Campaign, algorithm: Algorithm, blobs: Blobs, clock: Clock
+) -> Aggregated | SumFailed:
+    """Apply the algorithm to the opened sum of a round.
+
+    Raises:
+        BlobLost: an update, a helper's sums, a model or the memory can no longer be read.
+        StorageFailed: a blob cannot be read or written.
+    """
+    secret, settings = campaign.sum, campaign.settings
+    assert secret is not None
+    try:
+        sums = _opened(campaign, secret.question, blobs)
+    except SumMismatch as error:
+        return SumFailed(
+            at_s=clock(), campaign=campaign.name, round=campaign.round, problem=str(error)
+        )
+    seed = round_seed(settings.seed, campaign.round)
+    last = load_state(campaign.version, blobs)
+    state, grouped = apply_sums(algorithm, last, sums, secret.devices, seed, work_of(settings))
+    stored = store_state(campaign.next_settings, algorithm, state, blobs)
+    known = {d: member.group for d, member in campaign.members.items()}
+    return Aggregated(
+        at_s=clock(),
+        campaign=campaign.name,
+        round=campaign.round,
+        version=Version(
+            round=campaign.round,
+            models=stored.models,
+            memory=stored.memory,
+            programs=stored.programs,
+            parts=stored.parts,
+            newcomers=algorithm.grouping.start(state.memory, ""),
+        ),
+        groups={
+            d: group
+            for d, group in groups_in(state, algorithm.grouping).items()
+            if known.get(d) != group
+        },
+        notes=round_notes(state, grouped)
+        | rate_noted(settings, campaign.version.programs)
+        | {"summed": len(secret.devices)},
+    )
+
+
+def _opened(campaign: Campaign, question: SumQuestion, blobs: Blobs) -> Tensors:
+    """Return the sums float64 (n,) of the devices' numbers, by part.
+
+    Raises:
+        SumMismatch: helpers contradict each other.
+    """
+    assert campaign.sum is not None
+
+    def uploads() -> Iterator[Tensors]:
+        for update in counted_updates(campaign).values():
+            message, tensors = decode_update(blobs.get(update.blob), OWN_FILES)
+            assert message.share is not None
+            yield masked_values(message.share, tensors, question)
+
+    answers = []
+    for blob in campaign.sum.masks.values():
+        tensors, text = decode_tensors(blobs.get(blob), OWN_FILES)
+        answers.append((decode(text, MaskSums), tensors))
+    return opened(question, total_of(question, uploads()), answers)

@@ -1,0 +1,141 @@
+"""Secret sums of a campaign's rounds: the cohort and the question of each, and its closed set.
+
+In secret mode the same devices are in every round (`aggregator.core.sums.cohort_of`). A round asks
+all of them and waits for all. At its deadline, it is closed over those that have answered, if
+helpers would open that.
+"""
+
+from msgspec.structs import replace
+
+from aggregator.core.sums import SecretSum, cohort_of, obstacle, on_answer, question_of
+from aggregator.fleet.desired import NOBODY, hours_of
+from aggregator.fleet.events import AskHelpers, SumAnswered, SumFailed
+from aggregator.fleet.plan import program_for
+from aggregator.fleet.reconcile import Turn
+from aggregator.fleet.records import Campaign
+from algorithms.core.keys import NEWCOMER
+from wire.secret.messages import about_of, set_of
+from wire.secret.parts import cut
+
+ASK_S = 10.0
+"""Seconds after which helpers that have not answered are asked again."""
+
+
+def next_cohort(turn: Turn, campaign: Campaign) -> tuple[frozenset[str], str]:
+    """Return the devices of a campaign's next question, and what it waits for, for people."""
+    pools = (turn.waiting(f"{kind}/{campaign.name}") for kind in ("train", "beside"))
+    ready = frozenset(device_id for pool in pools for device_id in pool)
+
+    def gone(device_id: str) -> bool:
+        device = turn.devices.get(device_id)
+        is_excluded = campaign.members.get(device_id, NOBODY).excluded
+        return device is None or device.barred or is_excluded
+
+    return cohort_of(_cells(turn), ready, gone, _least(campaign))
+
+
+def ask(turn: Turn, campaign: Campaign) -> None:
+    """Open a round with a question to its cohort, if all of its devices are there."""
+    settings, (cohort, lack) = campaign.settings, next_cohort(turn, campaign)
+    begins_s, ends_s = hours_of(campaign, turn.now_s)
+    if lack or begins_s > turn.now_s:
+        return
+    deadline_s = min(turn.now_s + settings.deadline_s, ends_s)
+    version = campaign.version
+    about = about_of(
+        settings.bundle, version.models[NEWCOMER], program_for(version.programs, "", NEWCOMER)
+    )
+    question = question_of(
+        about,
+        version.parts,
+        len(cohort),
+        settings.min_sum,
+        [helper.digest for helper in settings.helpers],
+        deadline_s,
+    )
+    turn.change(
+        campaign,
+        phase="training",
+        cohort=tuple(sorted(cohort)),
+        question=question,
+        sum=None,
+        width=len(cohort),
+        to_ask=len(cohort),
+        deadline_s=deadline_s,
+        opened_s=campaign.opened_s if campaign.attempt else turn.now_s,
+    )
+
+
+def close_if_due(turn: Turn, campaign: Campaign) -> bool:
+    """Close the set of a round if all devices have answered, or at the deadline.
+
+    Return False if the round must be opened again, because helpers would not open the set.
+    """
+    assert campaign.question is not None
+    is_over = turn.now_s >= campaign.deadline_s
+    if campaign.received < len(campaign.cohort) and not is_over:
+        return True
+    devices = tuple(sorted(campaign.updates))
+    if obstacle(devices, _cells(turn), _least(campaign)):
+        return False
+    members = set_of(update.share for update in campaign.updates.values())
+    closed = SecretSum(campaign.question, members, devices)
+    turn.change(campaign, phase="aggregating", command_epoch=0, sum=closed)
+    return True
+
+
+def cells_after(campaign: Campaign) -> tuple[tuple[str, ...], ...]:
+    """Return the parts into which the sets of a campaign cut the devices, with its present set.
+
+    A set that every helper has refused is in none of their ledgers.
+    """
+    if campaign.sum is None or campaign.sum.refused:
+        return campaign.cells
+    parts = cut(frozenset(map(frozenset, campaign.cells)), campaign.sum.devices)
+    return tuple(sorted(tuple(sorted(part)) for part in parts))
+
+
+def ask_helpers(turn: Turn, campaign: Campaign) -> None:
+    """Ask the helpers whose answers are missing, at once and every `ASK_S` seconds."""
+    assert campaign.sum is not None
+    if turn.now_s >= campaign.sum.asked_s + ASK_S or not campaign.sum.asked_s:
+        turn.commands.append(AskHelpers(campaign.name, campaign.round))
+        turn.change(campaign, sum=replace(campaign.sum, asked_s=turn.now_s))
+
+
+def answered(turn: Turn, event: SumAnswered) -> None:
+    """Take in a helper's answer."""
+    campaign = turn.campaigns.get(event.campaign)
+    if campaign is not None and campaign.sum is not None:
+        after = on_answer(campaign.sum, event.answer, event.signature, event.blob)
+        _put(turn, campaign, after)
+
+
+def failed(turn: Turn, event: SumFailed) -> None:
+    """Take in that an opened sum cannot be used."""
+    campaign = turn.campaigns[event.campaign]
+    if campaign.sum is not None and campaign.round == event.round:
+        _put(turn, campaign, replace(campaign.sum, problem=event.problem))
+
+
+def _put(turn: Turn, campaign: Campaign, after: SecretSum) -> None:
+    """Put a sum into its campaign, which is paused if the sum has failed.
+
+    Only a person can mend the cause of a failure. The round is opened again when they resume.
+    """
+    if after != campaign.sum:
+        turn.change(campaign, sum=after, paused=campaign.paused or after.stage == "failed")
+
+
+def _cells(turn: Turn) -> tuple[tuple[str, ...], ...]:
+    """Return the parts into which the sums of all campaigns cut the devices, as helpers know."""
+    parts = frozenset[frozenset[str]]()
+    for campaign in turn.campaigns.values():
+        for cell in cells_after(campaign):
+            parts = cut(parts, cell)
+    return tuple(tuple(part) for part in parts)
+
+
+def _least(campaign: Campaign) -> int:
+    """Return the smallest number of devices of a sum."""
+    return max(campaign.settings.min_sum, campaign.settings.min_devices)
