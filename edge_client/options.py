@@ -254,7 +254,9 @@ def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
         ConfigError: it is not an address, or the broker is on another machine and neither TLS nor
             `--insecure` is used.
     """
-    address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
+    # without a certificate, the key only signs answers in secret sums
+    key = None if arguments.helpers is not None and arguments.cert is None else arguments.key
+    address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, key)
     address = address.login(arguments.broker_user, arguments.broker_password_file)
     if not address.tls and not is_loopback(address.host) and not arguments.insecure:
         raise ConfigError(

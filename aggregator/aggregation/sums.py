@@ -12,16 +12,16 @@ from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
 from algorithms.algorithm import Algorithm
 from algorithms.sums import apply_sums
-from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
+from wire.arrays.tensors import OWN_FILES, Tensors
 from wire.codec import decode, decode_update, encode
 from wire.secret.messages import MaskSums
-from wire.secret.payloads import masked_values
+from wire.secret.payloads import masked_values, read_sums
 from wire.secret.question import SumQuestion
 
 
-def encode_mask_sums(answer: MaskSums, sums: Tensors) -> bytes:
-    """Return the blob of a helper's answer with its sums of masks, by ``SEED/PART``."""
-    return encode_tensors(sums, encode(answer))
+def masks_blob(answer: MaskSums, text: bytes) -> bytes:
+    """Return the blob of a helper's answer, with the bytes of its sums of masks."""
+    return encode(answer) + b"\n" + text
 
 
 def aggregate_sum(
@@ -85,6 +85,7 @@ def _opened(campaign: Campaign, question: SumQuestion, blobs: Blobs) -> Tensors:
 
     answers = []
     for blob in campaign.sum.masks.values():
-        tensors, text = decode_tensors(blobs.get(blob), OWN_FILES)
-        answers.append((decode(text, MaskSums), tensors))
+        head, _, text = blobs.get(blob).partition(b"\n")
+        answer: MaskSums = decode(head, MaskSums)
+        answers.append((answer, read_sums(question, answer.helper, text)))
     return opened(question, total_of(question, uploads()), answers)

@@ -8,12 +8,11 @@ helpers would open that.
 from msgspec.structs import replace
 
 from aggregator.core.sums import SecretSum, cohort_of, obstacle, on_answer, question_of
-from aggregator.fleet.desired import NOBODY, hours_of
+from aggregator.fleet.desired import NOBODY, hours_of, trained_group
 from aggregator.fleet.events import AskHelpers, SumAnswered, SumFailed
 from aggregator.fleet.plan import program_for
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Campaign
-from algorithms.core.keys import NEWCOMER
 from wire.secret.messages import about_of, set_of
 from wire.secret.parts import cut
 
@@ -42,8 +41,9 @@ def ask(turn: Turn, campaign: Campaign) -> None:
         return
     deadline_s = min(turn.now_s + settings.deadline_s, ends_s)
     version = campaign.version
+    start = trained_group(campaign, min(cohort))  # in one group, all start from the same model
     about = about_of(
-        settings.bundle, version.models[NEWCOMER], program_for(version.programs, "", NEWCOMER)
+        settings.bundle, version.models[start], program_for(version.programs, "", start)
     )
     question = question_of(
         about,

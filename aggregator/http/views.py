@@ -82,6 +82,14 @@ class CampaignLine(BaseModel):
     waiting: WaitingView | None = Field(description="Null: it waits for nothing.")
 
 
+class HelperView(BaseModel):
+    """Helper of secret mode: its name at the broker, and its key (DER, base64)."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    der: str
+
+
 class SettingsView(BaseModel):
     """Settings of a campaign; `aggregator/core/settings.py` describes each."""
 
@@ -123,6 +131,9 @@ class SettingsView(BaseModel):
     when: str
     candidates: list[str]
     update_encoding: Encoding
+    secret: bool
+    min_sum: int
+    helpers: list[HelperView]
 
 
 class RunView(BaseModel):

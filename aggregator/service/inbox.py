@@ -22,8 +22,7 @@ from aggregator.aggregation.admission import (
     campaign_of_run,
     expect,
 )
-from aggregator.aggregation.sums import encode_mask_sums
-from aggregator.core.sums import SecretSum
+from aggregator.aggregation.sums import masks_blob
 from aggregator.fleet.eligibility import outdated
 from aggregator.fleet.events import (
     AssignmentDeclined,
@@ -48,7 +47,6 @@ from wire.errors import (
     Malformed,
     ShoalError,
     UnknownTopic,
-    Untrusted,
     WireError,
     printable,
 )
@@ -74,7 +72,7 @@ from wire.messages import (
 )
 from wire.pieces import MOST_BYTES, check_pieces
 from wire.secret.messages import MaskSums
-from wire.secret.payloads import decode_answer, unseal_sums
+from wire.secret.payloads import decode_answer, read_sums, unseal_sums
 from wire.topics import Kind, Topics
 
 log = logging.getLogger("shoal.aggregator")
@@ -313,9 +311,15 @@ class FleetInbox:
             try:
                 answer, signature, sealed = decode_answer(payload, helper.public)
                 if isinstance(answer, MaskSums):
-                    reading.masks = self._mask_sums(campaign.sum, answer, sealed)
-            except WireError as error:
+                    text = unseal_sums(sealed, self.sums_key, campaign.sum.set)
+                    read_sums(campaign.sum.question, answer.helper, text)
+                    reading.masks = masks_blob(answer, text)
+            except WireError as error:  # also an answer from before a start, to another key
                 self.count("bad-answer", f"helper={name}: {error}")
+                continue
+            except Exception as error:  # a defect of the reader must not end the service
+                log.exception("Answer not read because of a defect: helper=%s", name)
+                self.count("bad-answer", f"helper={name}: {type(error).__name__}")
                 continue
             reading.campaign = campaign.name
             reading.events = [
@@ -329,18 +333,6 @@ class FleetInbox:
             ]
             break
         return reading
-
-    def _mask_sums(self, secret: SecretSum, answer: MaskSums, sealed: bytes) -> bytes:
-        """Return the blob of a helper's sums of masks.
-
-        Raises:
-            Untrusted: they are not for this sum, or sealed to another key.
-        """
-        if answer.helper not in secret.question.helpers:
-            raise Untrusted(f"helper {answer.helper[:12]} is not in the question")
-        number = secret.question.helpers.index(answer.helper)
-        sums = unseal_sums(secret.question, number, sealed, self.sums_key, secret.set)
-        return encode_mask_sums(answer, sums)
 
     def _clear(self, reading: Reading, kind: Kind, delivery: Delivery) -> None:
         """Have a message cleared that a device should not have had the broker retain.

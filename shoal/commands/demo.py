@@ -67,6 +67,14 @@ def demo(
             help="Number of devices that send minus nine times their change in every round.",
         ),
     ] = 0,
+    secret: Annotated[
+        bool,
+        typer.Option(
+            "--secret",
+            help="Secret mode: the aggregator learns only sums, which three helpers open. It "
+            "trains one model, by the algorithm fedavg unless another one is named.",
+        ),
+    ] = False,
 ) -> Summary:
     """Train twenty real smartwatches over MQTT, find their groups, and compare with FedAvg.
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -130,6 +130,8 @@ class LocalFleet:
     trust: Path
     phones: Sequence[str] = ()
     phone_options: Sequence[str] = ()
+    edge_options: Callable[[str], Sequence[str]] = lambda _device_id: ()
+    """Function that returns further options of an edge process, by device."""
     attack: Attack | None = None
     """Attack of some of the devices, none of them a phone (`simulation.local.poisoner`)."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -148,7 +150,7 @@ class LocalFleet:
             module = ["edge_client.main"]
             if self.attack is not None and device_id in self.attack.attackers:
                 module = ["simulation.local.poisoner", self.attack.name, str(self.attack.scale)]
-            command = [sys.executable, "-m", *module, "run"]
+            command = [sys.executable, "-m", *module, "run", *self.edge_options(device_id)]
             environment = ONE_THREAD
         process = start_program([*command, *options], self.log(device_id), environment)
         self.processes[device_id] = process

@@ -25,7 +25,7 @@ from wire.identity.signed import Signer, vouch
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
 from wire.secret.messages import Agreement, Agreements, MaskSums, SumRefusal, SumRequest
-from wire.secret.payloads import decode_answer, encode_request, unseal_sums
+from wire.secret.payloads import decode_answer, encode_request, read_sums, unseal_sums
 from wire.secret.roster import sign_roster
 from wire.topics import Topics
 
@@ -102,8 +102,8 @@ class Helpers:
         for number in (0, 1):
             request = self.request(DEVICES, agreements)
             message, _, sealed = self.ask(number, request, MaskSums)
-            sums = unseal_sums(self.exchange.question, number, sealed, AGGREGATOR_KEY, message.set)
-            answers.append((message, sums))
+            text = unseal_sums(sealed, AGGREGATOR_KEY, message.set)
+            answers.append((message, read_sums(self.exchange.question, message.helper, text)))
         return opened(self.exchange.question, self.exchange.total(DEVICES), answers)
 
     def agreement(self, number: int) -> tuple[Agreement, str]:

@@ -103,17 +103,26 @@ def seal_sums(sums: Tensors, seal_to: TlsPublicKey, set_name: str) -> bytes:
     return seal(b"".join(sums[name].tobytes() for name in names), seal_to, _purpose(set_name))
 
 
-def unseal_sums(
-    question: SumQuestion, helper: int, sealed: bytes, key: TlsKey, set_name: str
-) -> Tensors:
-    """Return the sums of masks of a helper, by ``SEED/PART``; `helper` is its number.
+def unseal_sums(sealed: bytes, key: TlsKey, set_name: str) -> bytes:
+    """Return the bytes of a helper's sums of masks.
 
     Raises:
-        Untrusted: they were not sealed to this key for this set, or have another size.
+        Untrusted: they were not sealed to this key for this set.
     """
-    text, dtype = unseal(sealed, key, _purpose(set_name)), question.fixed.dtype
+    return unseal(sealed, key, _purpose(set_name))
+
+
+def read_sums(question: SumQuestion, helper: str, text: bytes) -> Tensors:
+    """Return the sums of masks of a helper (its key's digest), by ``SEED/PART``, of their bytes.
+
+    Raises:
+        Untrusted: they have another size, or the question does not name the helper.
+    """
+    if helper not in question.helpers:
+        raise Untrusted(f"helper {helper[:12]} is not in the question")
+    number, dtype = question.helpers.index(helper), question.fixed.dtype
     sums, at = {}, 0
-    for seed in seeds_of(helper, len(question.helpers)):
+    for seed in seeds_of(number, len(question.helpers)):
         for part in sorted(question.parts):
             count = question.parts[part].count
             if len(text) < at + count * dtype.itemsize:
