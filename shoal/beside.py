@@ -65,6 +65,13 @@ def run_simulations(
     return comparison, _newcomers_without_labels(fleet, settings)
 
 
+def run_in_clear_mode(
+    fleet: FleetData, settings: SimulationSettings
+) -> tuple[dict[str, Baseline], list[str]]:
+    """Return the comparison `clear`, for a run in secret mode."""
+    return {"clear": comparison_of(simulate(fleet, settings).summary)}, []
+
+
 def _newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> list[str]:
     """Simulate two devices without labels that come after training; return a line for each.
 

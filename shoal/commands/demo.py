@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,18 +84,28 @@ def demo(
     """
     from rich.console import Console
 
+    from aggregator.http.pages.words import percent
     from aggregator.maintenance.database import read_view
     from aggregator.storage.blob_folder import BlobFolder
     from aggregator.view.summary import EdgeSummary, PhonesSummary
     from algorithms.composition import read_algorithm
+    from algorithms.spec import DEFAULT_ALGORITHM
+    from algorithms.sums import check_in_sums
+    from edge_client.core.sums import LEAST_SUM
     from export.describe import MIN_BATCH
     from export.publish import TRUST_FILE, own_key
     from export.runtimes import ONNX
-    from shoal.beside import comparison_of, model_of_the_group, run_simulations
+    from shoal.beside import (
+        comparison_of,
+        model_of_the_group,
+        run_in_clear_mode,
+        run_simulations,
+    )
     from shoal.reports.files import slug, write_report
     from shoal.reports.run_page import Extras
     from shoal.reports.tables import device_table
     from shoal.reports.words import verdict
+    from shoal.secret import accuracy_here, campaign_of, stored_table
     from shoal.waiting import steps
     from simulation.datasets.catalog import load_data
     from simulation.datasets.doubts import doubts
@@ -103,9 +114,16 @@ def demo(
     from simulation.engine.workers.processes import process_pool
     from simulation.local.broker import EmbeddedBroker
     from simulation.local.fleet import LocalFleet, phone_command
+    from simulation.local.secret import Eavesdropper, SecretParties
     from wire.bundle import EXECUTORCH
 
     console, spec = Console(), read_algorithm(words["algorithm"])
+    if secret:
+        if phones or poisoners:
+            raise ConfigError("--secret has neither --phones nor --poisoners; leave them out")
+        if spec == read_algorithm(DEFAULT_ALGORITHM):
+            spec = read_algorithm("fedavg")
+        check_in_sums(spec)
     devices, rounds, seed = words["devices"], words["rounds"], words["seed"]
     local_epochs = words["local_epochs"]
     fleet = select_devices(load_data(data), devices)
@@ -126,7 +144,7 @@ def demo(
             phone_command()  # a missing tool is reported before anything begins
     runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
     prepare_folder(out)
-    for old in ("aggregator", "devices", "bundle"):  # of an earlier run
+    for old in ("aggregator", "devices", "bundle", "parties"):  # of an earlier run
         shutil.rmtree(out / old, ignore_errors=True)
     (out / "aggregator.log").unlink(missing_ok=True)
     others = len(fleet.devices) - len(chosen)
@@ -141,7 +159,10 @@ def demo(
     with ExitStack() as stack:
         # an export keeps one core busy, so the simulations have another one
         pool = stack.enter_context(process_pool(1))
-        simulations = pool.submit(run_simulations, fleet, settings, attack_text)
+        beside = partial(run_simulations, fleet, settings, attack_text)
+        if secret:
+            beside = partial(run_in_clear_mode, fleet, settings)
+        simulations = pool.submit(beside)
         with steps(console, f"exporting {spec}") as say:
             folder = prepare_folder(out / "bundle")
             key = own_key(folder)
@@ -158,6 +179,25 @@ def demo(
         signal.signal(
             signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
         )  # after the broker, whose process would inherit the handler
+        trainers = len(able_to_train(fleet, MIN_BATCH))
+        parties, heard = None, None
+        if secret:
+            parties = SecretParties(
+                out / "parties",
+                FLEET,
+                fleet.devices,
+                key,
+                folder / TRUST_FILE,
+                broker.url,
+                min(LEAST_SUM, trainers),
+            )
+            stack.enter_context(parties)
+            heard = stack.enter_context(Eavesdropper(broker.url))
+            console.print(
+                f"helpers {', '.join(parties.names)} log to {out}/parties/NAME.log; in a fleet, "
+                "other parties run them",
+                soft_wrap=True,
+            )
         edges = stack.enter_context(
             LocalFleet(
                 fleet,
@@ -166,6 +206,7 @@ def demo(
                 FLEET,
                 folder / TRUST_FILE,
                 chosen,
+                edge_options=parties.options_of if parties is not None else lambda _: (),
                 attack=attack,
             )
         )
@@ -181,7 +222,6 @@ def demo(
                 "resumes",
                 soft_wrap=True,
             )
-        trainers = len(able_to_train(fleet, MIN_BATCH))
         options = {
             "--rounds": rounds,
             "--local-epochs": local_epochs,
@@ -192,13 +232,38 @@ def demo(
             "--fleet": FLEET,
             "--bundle": folder,
         }
+        if parties is not None:
+            options |= {"--min-sum": parties.min_sum, "--helpers": parties.helpers}
         summary, records = _serve(console, out, spec, options, edges, rounds)
         edge = EdgeSummary(
             processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded()
         )
         phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.max_rss_bytes(phones=True))
-        with steps(console, "beside it, simulated: FedAvg, training alone, and two newcomers"):
+        names = "the same in clear mode" if secret else "FedAvg, training alone, and two newcomers"
+        with steps(console, f"beside it, simulated: {names}"):
             comparison, joined = simulations.result()
+    if parties is not None and heard is not None:
+        campaign = campaign_of(out / "aggregator", slug(str(spec)))
+        blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
+        with steps(console, "searching what everybody has stored"):
+            table = stored_table(
+                fleet,
+                bundle,
+                campaign,
+                blobs,
+                {"the aggregator": [out / "aggregator"]}
+                | {f"helper {name}": [parties.folder_of(name)] for name in parties.names},
+                heard.payloads,
+            )
+            accuracy = accuracy_here(fleet, bundle, campaign, blobs)
+        console.print(table)
+        console.print(
+            f"mean accuracy {percent(accuracy)}, computed by this command, which has the test "
+            f"windows; simulated in clear mode: {percent(comparison['clear'].mean)}",
+            style="bold",
+            soft_wrap=True,
+        )
+        return summary
     if spec == read_algorithm("fedavg"):
         comparison = {"fedavg": comparison_of(summary)} | comparison
     if group := model_of_the_group(summary, records):
@@ -295,6 +360,7 @@ def _serve(
     port, name = free_port(), str(algorithm)
     options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
+    arguments += ["--secret"] if "--helpers" in options else []
     process = start_process(
         ["-m", "shoal", "serve", *arguments], out / "aggregator.log", ONE_THREAD
     )
@@ -351,10 +417,10 @@ def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_device
     if run["phase"] == "waiting":
         return f"{run['online']} of {num_devices} devices online"
     groups = "1 group" if run["groups"] == 1 else f"{run['groups']} groups"
-    return (
-        f"{run['received']} of {run['cohort']} updates, {groups}, mean accuracy "
-        f"of group models {percent(accuracy)}"
-    )
+    text = f"{run['received']} of {run['cohort']} updates, {groups}"
+    if accuracy is not None:  # in secret mode, no device reports one
+        text += f", mean accuracy of group models {percent(accuracy)}"
+    return text
 
 
 def _get(port: int, path: str) -> Any:

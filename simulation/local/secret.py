@@ -4,17 +4,27 @@ In a fleet, other parties than the aggregator's operator run the helpers, and ea
 own key. Here all of them are on one machine, to show and to test how they work together.
 """
 
+import math
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from edge_client.core.ports import Windows
+from edge_client.graphs.loading import load_graphs_of
+from edge_client.work.executor import Executor, PlanResult, from_entropy
 from helper.storage import make_helper
 from host.files import write_atomically
 from simulation.local.fleet import start_program, stop_processes
+from wire.arrays.tensors import Tensors
+from wire.bundle import Bundle
 from wire.identity.certificates import new_tls_key
 from wire.identity.keys import PrivateKey, private_pem
+from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.links.port import Delivery
+from wire.messages import Plan, Verb
 from wire.secret.roster import sign_roster
 
 NAMES = ("north", "south", "east", "west")
@@ -47,7 +57,9 @@ class SecretParties:
             min_sum: smallest number of devices of a sum, for helpers and owners.
             count: number of helpers.
         """
-        self._folder, self._trust, self._broker, self._min_sum = folder, trust, broker_url, min_sum
+        self._folder, self._trust, self._broker = folder, trust, broker_url
+        self.min_sum = min_sum
+        """Smallest number of devices of a sum."""
         self.names: Sequence[str] = NAMES[:count]
         """Names of the helpers."""
         self.helpers = folder / "helpers.pem"
@@ -87,7 +99,7 @@ class SecretParties:
                 *(sys.executable, "-m", "helper.main", "run"),
                 *("--folder", str(self.folder_of(name)), "--trust", str(self._trust)),
                 *("--roster", str(self._folder / "roster.signed"), "--broker", self._broker),
-                *("--min-sum", str(self._min_sum)),
+                *("--min-sum", str(self.min_sum)),
             ],
             self.log_of(name),
         )
@@ -107,3 +119,65 @@ class SecretParties:
         trace: TracebackType | None,
     ) -> None:
         stop_processes([*self.processes.values()])
+
+
+class Eavesdropper:
+    """Reader of everything that a broker carries, as its operator could be."""
+
+    def __init__(self, broker_url: str) -> None:
+        """Connect to the broker.
+
+        Raises:
+            LinkError: the broker cannot be reached.
+        """
+        self.payloads: list[bytes] = []
+        """Every payload so far."""
+        self._link = MqttLink(BrokerAddress.parse(broker_url), "eavesdropper")
+        self._link.subscribe("#")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def _listen(self) -> None:
+        while not self._stopping.is_set():
+            event = self._link.receive(timeout_s=0.2)
+            if isinstance(event, Delivery):
+                self.payloads.append(event.payload)
+
+    def __enter__(self) -> "Eavesdropper":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._link.close()
+
+
+def carried_out(
+    bundle: Bundle,
+    model: Tensors,
+    windows: Windows,
+    device_id: str,
+    verbs: tuple[Verb, ...],
+    seed: int,
+) -> PlanResult:
+    """Return what a device computes for a plan of the first round, computed here once more."""
+    plan = Plan("again", 1, 1, 1, device_id, bundle.digest, "0" * 64, verbs, seed, math.inf)
+    executor = Executor(bundle, load_graphs_of("onnx")(bundle), windows, from_entropy)
+    return executor.execute(plan, model, {}, lambda _digest: model)
+
+
+def needles(tensors: Tensors) -> list[bytes]:
+    """Return pieces of 64 bytes of the largest tensor, by which it is recognised in other bytes."""
+    text = max(tensors.values(), key=lambda tensor: tensor.nbytes).tobytes()
+    return [text[at : at + 64] for at in range(0, len(text) - 64, max(64, len(text) // 8))]
+
+
+def holds(contents: Iterable[bytes], pieces: Sequence[bytes]) -> bool:
+    """Return True if one of these contents has one of these pieces."""
+    return any(piece in content for content in contents for piece in pieces)
