@@ -80,11 +80,12 @@ class SecretSum(msgspec.Struct, frozen=True):
 def on_answer(secret: SecretSum, answer: Answer, signature: str, blob: str = "") -> SecretSum:
     """Return the sum after a helper's verified answer; `blob` has the sums of `MaskSums`.
 
-    An answer that came before, or that is about another set, changes nothing. After the last
+    An answer that came before, or that is about another set, changes nothing. Answers after a
+    refusal count, since they tell if any helper has agreed. After the last
     agreement of a quorum, helpers are to be asked at once.
     """
     helper = answer.helper
-    if secret.stage != "opening" or helper not in secret.question.helpers:
+    if secret.stage == "opened" or helper not in secret.question.helpers:
         return secret
     match answer:
         case Agreement(question=question, set=members):

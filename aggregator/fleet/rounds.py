@@ -333,8 +333,9 @@ def reopen(turn: Turn, campaign: Campaign) -> None:
     apply to it, so that a round that no update can end does not stand.
     """
     updates = Map({d: replace(u, round=campaign.round) for d, u in campaign.updates.items()})
-    if campaign.question is not None:
+    if campaign.settings.secret:
         updates = Map()  # each of them answers the question of this attempt
+        turn.look_at_all()
     programs = campaign.next_programs or campaign.version.programs
     turn.change(
         campaign,

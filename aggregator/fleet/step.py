@@ -223,7 +223,8 @@ def _updated(turn: Turn, event: e.Updated) -> None:
         return
     is_excluded = campaign.members.get(device_id, NOBODY).excluded
     counts = not is_excluded and _counts(campaign, work.kind, work.round)
-    if campaign.question is not None and work.verbs[-1:] != (Mask(campaign.question),):
+    question = campaign.question
+    if campaign.settings.secret and (question is None or work.verbs[-1] != Mask(question)):
         counts = False  # it answers the question of an earlier attempt
     if work.kind == "train" and work.lapsed and not counts:
         device = awake(device)

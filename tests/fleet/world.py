@@ -29,7 +29,7 @@ from aggregator.fleet.step import step, take_in
 from aggregator.ports import Store
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from tests.support.known import known
-from wire.messages import CheckIn, Evaluate, InUse, Metrics, Train, Verb
+from wire.messages import CheckIn, Evaluate, InUse, Mask, Metrics, Train, Verb
 
 MESSAGES = (e.SendPlan, e.OfferRelease, e.AcknowledgeUpdate, e.Cancel)
 TRAIN = Train(graph="step", epochs=1, batch_size=2, hyper={})
@@ -56,6 +56,11 @@ def digest_of(name: str) -> str:
 def metrics_of(accuracy: float | None) -> Metrics:
     """Metrics with this accuracy on 1000 windows; None for none."""
     return Metrics() if accuracy is None else Metrics(1000, 1.0, round(1000 * accuracy))
+
+
+def asks_for_sum(work: Assignment) -> bool:
+    """True if an assignment asks for a secret sum."""
+    return isinstance(work.verbs[-1], Mask)
 
 
 @dataclass
@@ -437,6 +442,7 @@ class World:
                 trained=Metrics(),
                 bytes_up=1,
                 bytes_down=1,
+                share=digest_of(f"s{device_id}.{self.made}") if asks_for_sum(work) else "",
             )
             client.update = e.Updated(
                 at_s=self.now_s, device_id=device_id, serial=work.serial, update=update
