@@ -29,6 +29,8 @@ from wire.bundle import Graph, Manifest, Window, pack, unpack
 from wire.codec import decode, digest, encode, encode_update
 from wire.identity.keys import new_key, public_pem
 from wire.identity.signed import vouch
+from wire.secret.fixed import BITS, most_of
+from wire.secret.question import UPLOAD_BYTES, Part, Share, SignedShare, SumQuestion
 
 F32 = np.float32
 
@@ -99,6 +101,7 @@ def _message(rng: random.Random) -> m.Message:
         m.Apply(name, rng.random() < 0.5),
         m.Respond(sha, name),
         m.Protect(rng.uniform(1e-9, 10), rng.choice([0.0, rng.random()])),
+        m.Mask(_question(rng, sha)),
     ]
     count, number = rng.randrange(2**53 + 1), rng.randrange(1, 2**31 + 1)
     rng.shuffle(verbs)
@@ -118,6 +121,7 @@ def _message(rng: random.Random) -> m.Message:
         rng.choice([None, 0.0, rng.random()]),
         rng.choice([1, number]),
         unreported=rng.choice([None, names]),
+        min_sum=rng.choice([None, number]),
     )
     health = rng.choice([None, rng.uniform(0, 100)]), rng.choice([None, True])
     work = name, epoch, number, attempt, name
@@ -148,7 +152,17 @@ def _message(rng: random.Random) -> m.Message:
             rng.uniform(0, 2e9),
             rng.choice(["float32", "int8"]),
         ),
-        m.Update(*work, sha, count, 5, metrics, metrics, count, rng.random()),
+        m.Update(
+            *work,
+            sha,
+            count,
+            5,
+            metrics,
+            metrics,
+            count,
+            rng.random(),
+            rng.choice([None, _share(rng, name, sha)]),
+        ),
         m.Decline(*work, reason, text(), text()),
         m.Refuse(
             name,
@@ -164,6 +178,18 @@ def _message(rng: random.Random) -> m.Message:
         *MESSAGES.values(),
     ]
     return rng.choice(made)
+
+
+def _question(rng: random.Random, sha: str) -> SumQuestion:
+    parts = {f"shared/{at}": Part(rng.randrange(1, 2**31), rng.random() + 1e-9) for at in range(2)}
+    bits = rng.choice(BITS)
+    most, min_sum = rng.randrange(1, most_of(bits) + 1), rng.randrange(1, 2**31)
+    return SumQuestion(sha, parts, bits, most, min_sum, (sha,) * rng.randrange(1, 5), 1.5e9)
+
+
+def _share(rng: random.Random, name: str, sha: str) -> SignedShare:
+    sealed = tuple(rng.randbytes(rng.randrange(6)) for _ in range(rng.randrange(4)))
+    return SignedShare(Share(sha, name, rng.randbytes(UPLOAD_BYTES), sha, sealed), "00")
 
 
 def _verdicts(rng: random.Random) -> list[str]:

@@ -218,7 +218,8 @@ def _answer(case: _Case, number: int) -> dict[str, Any]:
         share, values = answer(question, numbers, DEVICE, policy, draw)
     except Declined as error:
         return row | {"problem": str(error)}
-    seeds = [drawn[UPLOAD_BYTES + SEED_BYTES * n :][:SEED_BYTES] for n in range(len(digests))]
+    first = at - SEED_BYTES * len(digests)  # the seeds are drawn last
+    seeds = [drawn[first + SEED_BYTES * n :][:SEED_BYTES] for n in range(len(digests))]
     ephemerals = [key(100 * number + n) for n in range(len(digests))]
     purpose = purpose_of(question.digest, DEVICE, share.upload)
     texts = tuple(

@@ -455,15 +455,19 @@ public class Fleet internal constructor(
      */
     private fun owner(): Owner? = deviceId.takeIf { it.isNotEmpty() }?.let { Owner(it, settings.fleet) }
 
+    /** Key of the phone's certificate, or null if the app uses none. */
+    internal val certifiedKey: DeviceKey?
+        get() = if (settings.service != null || home.certificates != null) platform.key(home.keyAlias) else null
+
     /**
      * Return the broker's address.
      *
      * @throws ConfigException it is not a broker's address, or its authority is not a certificate
      */
     internal fun address(route: Route = Route.System): BrokerAddress {
-        val certified = settings.service != null || home.certificates != null
+        val certified = certifiedKey
         val caPem = settings.brokerCaPem
-        val tls = if (caPem == null && !certified) null else platform.key(home.keyAlias).tls(caPem, certified)
+        val tls = if (caPem == null && certified == null) null else (certified ?: platform.key(home.keyAlias)).tls(caPem, certified != null)
         return BrokerAddress.parse(settings.broker, tls, route).login(settings.login?.user, settings.login?.password)
     }
 

@@ -3,6 +3,7 @@ package io.shoal.android
 import io.shoal.core.ConfigException
 import io.shoal.core.Enrolment
 import io.shoal.core.EnrolmentToken
+import io.shoal.core.secret.SecretPolicy
 import io.shoal.core.wire.Policy
 import java.time.Duration
 import kotlin.reflect.KClass
@@ -51,6 +52,7 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     private var packaged: PackagedAssets? = null
     private var attestation: Class<out Attestation>? = null
     private var login: BrokerLogin? = null
+    private var helpers: String? = null
 
     /**
      * Token of [enrol]. It is a secret: it is stored apart from the settings, and deleted once it
@@ -110,6 +112,13 @@ public class FleetBuilder internal constructor(private val fleet: String) {
      * must have signed a bundle, or vouched for the signer of a plan.
      */
     public fun trust(pem: String): FleetBuilder = apply { trusted = pem }
+
+    /**
+     * Set the helpers of secret sums: the `helper.pub` of each, one after the other. The phone then
+     * carries out plans that ask for a secret sum of these helpers, and signs its answers with the key
+     * of its certificate ([enrol], or [Fleet.installCertificate]). [PolicyBuilder.minSum] needs them.
+     */
+    public fun helpers(text: String): FleetBuilder = apply { helpers = text }
 
     /**
      * Set the class that loads the phone's examples. It needs a public constructor without
@@ -210,5 +219,9 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         packaged,
         attestation,
         login,
-    ).also { it.trusted }
+        helpers,
+    ).also {
+        it.trusted
+        SecretPolicy.of(it.helpers, it.policy)
+    }
 }

@@ -76,6 +76,14 @@ public class PolicyBuilder internal constructor() {
     @Throws(ConfigException::class)
     public fun withholdErrors(): PolicyBuilder = with { copy(reportErrors = false) }
 
+    /**
+     * Permit reports of data in secret sums over at least so many devices alone, which needs
+     * [FleetBuilder.helpers]. Check-ins then do not count windows, and no text of an error leaves the
+     * phone.
+     */
+    @Throws(ConfigException::class)
+    public fun minSum(devices: Long): PolicyBuilder = with { copy(minSum = devices) }
+
     internal fun build(): Policy = policy
 
     /**

@@ -127,6 +127,8 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
             fleet.states.set(stateOf(it))
             if (it is Progress.Training) foreground?.progress(it.step, it.of)
         },
+        helpers = settings.helpers,
+        key = settings.helpers?.let { fleet.certifiedKey },
     )
 
     /** Return the network of the job's constraints, which Android names from API 28 on. */

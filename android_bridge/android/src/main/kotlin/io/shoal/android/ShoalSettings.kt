@@ -41,6 +41,7 @@ internal data class ShoalSettings(
     val packaged: PackagedAssets? = null,
     val attestation: Class<out Attestation>? = null,
     val login: BrokerLogin? = null,
+    val helpers: String? = null,
 ) {
     init {
         val enrols = service != null && broker.isEmpty()
@@ -120,6 +121,7 @@ internal data class ShoalSettings(
         attestation?.let { setProperty("attestation", it.name) }
         login?.let { setProperty("brokerUser", it.user) }
         login?.password?.let { setProperty("brokerPassword", it) }
+        helpers?.let { setProperty("helpers", it) }
         packaged?.let { assets ->
             setProperty("modelBundle", assets.bundle)
             assets.weights?.let { setProperty("modelWeights", it) }
@@ -167,6 +169,7 @@ internal data class ShoalSettings(
                 stored.getProperty("modelBundle")?.let { PackagedAssets(it, stored.getProperty("modelWeights")) },
                 stored.getProperty("attestation")?.let { named(it, Attestation::class.java) },
                 stored.getProperty("brokerUser")?.let { BrokerLogin(it, stored.getProperty("brokerPassword")) },
+                stored.getProperty("helpers"),
             )
         }
     }

@@ -13,6 +13,7 @@ import java.security.KeyStore
 import java.security.Signature
 import java.security.spec.ECGenParameterSpec
 import java.time.Duration
+import java.util.Base64
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -200,6 +201,19 @@ class HomeTest {
     }
 
     @Test
+    fun `an owner who permits secret sums alone needs helpers, and these are kept`() {
+        fun builder() = FleetBuilder("f").broker("mqtts://b").trust(KEY).windows(Source::class.java)
+        val error = assertFailsWith<ConfigException> { builder().policy { minSum(5) }.build() }
+        assertTrue("set helpers" in error.message!!, error.message)
+        assertFailsWith<ConfigException> { builder().policy { minSum(0) } }
+        assertFailsWith<ConfigException> { builder().helpers(KEY).build() }
+        assertFailsWith<ConfigException> { builder().helpers("helper one\n$KEY").build() } // that is no P-256 key
+        val built = builder().helpers(HELPER).policy { minSum(5) }.build()
+        assertEquals(Pair(HELPER, 5L), ShoalSettings.read(built.write()).run { Pair(helpers, policy?.minSum) })
+        assertEquals(null, ShoalSettings.read(builder().build().write()).helpers)
+    }
+
+    @Test
     fun `what is not secure has to be said`() {
         assertFailsWith<ConfigException> { settings(key = null) }
         assertFailsWith<ConfigException> { settings("mqtt://b") }
@@ -209,6 +223,11 @@ class HomeTest {
 
     private companion object {
         const val KEY = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n"
+
+        /** The `helper.pub` of a helper. */
+        val HELPER = KeyPairGenerator.getInstance("EC").apply { initialize(ECGenParameterSpec("secp256r1")) }.generateKeyPair().public.encoded.let {
+            "helper one\n-----BEGIN PUBLIC KEY-----\n${Base64.getMimeEncoder().encodeToString(it)}\n-----END PUBLIC KEY-----\n"
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 package io.shoal.core
 
+import io.shoal.core.secret.AnswerStore
+import io.shoal.core.secret.Masking
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Busy
 import io.shoal.core.wire.DeclineReason
@@ -40,7 +42,8 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, environment.loader, environment.windows, self.trusted, environment.noise)
     private val checkpoints = Checkpoints(deviceId, storage, environment.loader.runtime, clock, log, environment.pace, ::progressed)
-    private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes)
+    private val masking = self.secret?.let { secret -> self.key?.let { Masking(secret, it, AnswerStore(storage)) } }
+    private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes, masking, time::latestS)
     private val personalModels = PersonalModels(storage)
     private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log, time::latestS, ::noteError)
     private val traffic = Traffic(storage, clock)
@@ -318,6 +321,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
             return giveUp(plan, Contained.Failed(DeclineReason.POLICY, it))
         }
         try {
+            finished.storeAnswer()
             save(personalModels.put(session, plan, finished))
             val private = finished.private.filterKeys { Names.roleOf(it) != Names.PERSONAL }
             try {
@@ -377,7 +381,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     }
 
     private fun noteReport(report: ErrorReport) {
-        if (!policy.reportErrors) return
+        if (!policy.tellsErrors) return
         errorDue = true
         try {
             save(session.copy(error = report))

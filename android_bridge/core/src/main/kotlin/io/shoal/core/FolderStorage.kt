@@ -1,5 +1,6 @@
 package io.shoal.core
 
+import io.shoal.core.secret.AnswerStore
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Pieces
@@ -17,9 +18,9 @@ import java.util.TreeMap
 
 /**
  * [Storage] in a folder of its own, with the files `device.json session.json start.json update checkpoint
- * private.RUN.ROUND current before failures traffic.json stream.json questions.json blobs/SHA256 blobs/SHA256.part`.
+ * private.RUN.ROUND current before failures traffic.json stream.json questions.json answers blobs/SHA256 blobs/SHA256.part`.
  * `session.json` has its hash in its second line, blobs have it in their names, and all other files
- * begin with the SHA-256 of the rest. A damaged file is deleted, with a line in the [log].
+ * begin with the SHA-256 of the rest. A damaged file is deleted, with a line in the [log], but for `answers`.
  *
  * @param owner device that must own the folder, whose model and private tensors were made from that
  *   device's data; null for no check
@@ -40,6 +41,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val trafficFile = File(folder, "traffic.json")
     private val streamFile = File(folder, "stream.json")
     private val questionsFile = File(folder, "questions.json")
+    private val answersFile = File(folder, "answers")
 
     init {
         if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw StorageException("state folder $folder: cannot be created or written")
@@ -163,9 +165,10 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     /**
      * Delete what was learned from the device's windows: private tensors, personal models, a
-     * finished update, the plan and its checkpoint, the length of activities, the stretches to ask about. The model in use stays, without its personal
-     * model, and so do the numbers by which older bundles and releases are recognised. Any device
-     * may use the rest of the folder.
+     * finished update, the plan and its checkpoint, the length of activities, the stretches to ask
+     * about, the last answer of a secret sum. The model in use stays, without its personal model,
+     * and so do the numbers by which older bundles and releases are recognised, and the digests of
+     * answered questions. Any device may use the rest of the folder.
      */
     public fun erase() {
         val (before, model) = Pair(session(), current())
@@ -183,6 +186,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         delete(beforeFile)
         delete(streamFile)
         delete(questionsFile)
+        AnswerStore(this).forgetLast()
         privateFiles().values.flatMap { it.values }.forEach(::delete)
         keepBlobs(setOfNotNull(model?.bundle, model?.model))
     }
@@ -221,6 +225,10 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         val stretches = questions.stretches.map { mapOf("begin_s" to it.beginS, "end_s" to it.endS, "windows" to it.windows, "label" to it.label) }
         writeChecked(questionsFile, jsonText(mapOf("stretches" to stretches, "last_s" to questions.lastS)).toByteArray())
     }
+
+    override fun answers(): ByteArray? = if (answersFile.exists()) checked(Files.readAllBytes(answersFile.toPath())) else null
+
+    override fun saveAnswers(payload: ByteArray): Unit = writeChecked(answersFile, payload)
 
     override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from 0") {
         val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }

@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.random.Noise
+import io.shoal.core.secret.SecretPolicy
 import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
@@ -10,12 +11,16 @@ import io.shoal.core.wire.PublicKey
  *
  * @property trusted root keys; without any, every message is believed
  * @property policy what the owner permits; null for the defaults
+ * @property secret rules for secret sums; null if the device takes part in none
+ * @property key key of the device's certificate, which signs its answers in secret sums
  */
 internal class Identity(
     val deviceId: String,
     val fleet: String,
     val trusted: List<PublicKey> = emptyList(),
     val policy: Policy? = null,
+    val secret: SecretPolicy? = null,
+    val key: EnrolmentKey? = null,
 )
 
 /**

@@ -8,6 +8,7 @@ import io.shoal.core.wire.ErrorReport
 import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Message
+import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Piece
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.PlanHead
@@ -29,7 +30,7 @@ internal class Outbox(
     private val environment: Environment,
 ) {
     private var nextBeatS = Double.POSITIVE_INFINITY
-    private val reportErrors = (self.policy ?: Policy()).reportErrors
+    private val policy = self.policy ?: Policy()
 
     /** True if the link is up. */
     var connected: Boolean = false
@@ -60,7 +61,7 @@ internal class Outbox(
             temperatureC = health.temperatureC,
             charging = health.charging,
             idle = health.idle,
-            classes = reportedClasses(self.policy ?: Policy(), environment.windows.trainY),
+            classes = reportedClasses(policy, environment.windows.trainY),
             moved = health.moved,
             encodings = listOf(Quantised.INT8),
             numUnlabelled = environment.windows.numUnlabelled.toLong(),
@@ -70,14 +71,15 @@ internal class Outbox(
             start = start.number,
             instance = start.instance,
         )
-        send("check-in", message)
+        send("check-in", permittedFacts(policy, message))
         sendHeartbeat()
     }
 
     /** Report which release is in use. */
     fun inUse(message: InUse) {
-        val isWithheld = message.problem.isNotEmpty() && !reportErrors
-        send("in-use", if (isWithheld) message.copy(problem = ErrorReports.WITHHELD) else message)
+        val isWithheld = message.problem.isNotEmpty() && !policy.tellsErrors
+        val told = if (isWithheld) message.copy(problem = ErrorReports.WITHHELD) else message
+        send("in-use", if (policy.minSum == null) told else told.copy(evaluated = Metrics(), before = Metrics()))
     }
 
     /** Report the last error. */
@@ -92,7 +94,7 @@ internal class Outbox(
         val (reason, detail) = action
         val level = if (reason == DeclineReason.POLICY) Log.Level.INFO else Log.Level.ERROR
         environment.log.write(level, "Plan declined: round=${plan.round} device=${self.deviceId} reason=${reason.text}: $detail")
-        val permitted = ErrorReports.permittedDetail(reportErrors, reason, detail)
+        val permitted = ErrorReports.permittedDetail(policy.tellsErrors, reason, detail)
         send("decline", Decline(plan.runId, plan.epoch, plan.round, plan.attempt, self.deviceId, reason, permitted, action.proof))
     }
 

@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.mqtt.MqttLink
 import io.shoal.core.random.Noise
+import io.shoal.core.secret.SecretPolicy
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Policy
@@ -23,7 +24,11 @@ import io.shoal.core.wire.encode
  * @param mostBytes size of the largest model and update
  * @param progress called with the state of the work, on the thread that works
  * @param checkpointS shortest time between two checkpoints of a plan (seconds)
- * @throws ConfigException there are no trusted keys and [insecure] is false, or a name is invalid
+ * @param helpers text of the file of the helpers' keys; without it, the device takes part in no secret
+ *   sum
+ * @param key key of the device's certificate, which signs its answers in secret sums
+ * @throws ConfigException there are no trusted keys and [insecure] is false, or a name is invalid;
+ *   [policy] needs [helpers], or [helpers] needs [key]
  */
 @InternalShoalApi
 public class Phone(
@@ -43,14 +48,17 @@ public class Phone(
     mostBytes: Int = Limits.PROTOCOL.totalBytes,
     progress: (Progress) -> Unit = {},
     checkpointS: Double = CHECKPOINT_S,
+    helpers: String? = null,
+    key: EnrolmentKey? = null,
 ) {
     private val topics = Topics(fleet)
     private val status = topics.device(deviceId, "status")
     private val clientId = "$fleet.$deviceId"
-    private val self = Identity(deviceId, fleet, trusted, policy)
+    private val self = Identity(deviceId, fleet, trusted, policy, SecretPolicy.of(helpers, policy), key)
     private val environment = Environment(windows, storage, loader, health, clock, log, noise, mostBytes, progress, Pace(checkpointS))
 
     init {
+        if (helpers != null && key == null) throw ConfigException("helpers need the key of this device's certificate, which signs its answers; enrol it, or install a certificate")
         if (trusted.isEmpty() && !insecure) throw ConfigException("no trusted key: anybody could rule this device; 'insecure' permits that")
         if (trusted.isEmpty()) log.write(Log.Level.WARNING, "Insecure: without a trusted key, anybody who reaches the broker can give this device work")
     }

@@ -7,6 +7,7 @@ import io.shoal.core.wire.Apply
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Mask
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
@@ -83,6 +84,7 @@ internal class PlanExecution(
                 is Apply -> apply(verb)
                 is Respond -> respond(verb)
                 is Protect -> protect(verb)
+                is Mask -> {} // the agent masks the result
             }
             verbs++
             within = Within()

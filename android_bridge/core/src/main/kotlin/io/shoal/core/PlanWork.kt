@@ -1,24 +1,30 @@
 package io.shoal.core
 
+import io.shoal.core.secret.MaskedResult
+import io.shoal.core.secret.Masking
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Manifest
+import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Respond
+import io.shoal.core.wire.SumQuestion
 import io.shoal.core.wire.Update
 import io.shoal.core.wire.checkSums
 import io.shoal.core.wire.encodeUpdate
 
 /**
  * Finished plan: the update's bytes, the model that it started from, and the tensors that the
- * device stores.
+ * device stores. [storeAnswer] stores the answer to the plan's question, if it has one, and must be
+ * called before the update is stored.
  */
-internal class FinishedPlan(val payload: ByteArray, val model: String, val private: Tensors, val numSteps: Long)
+internal class FinishedPlan(val payload: ByteArray, val model: String, val private: Tensors, val numSteps: Long, val storeAnswer: () -> Unit)
 
 /**
  * Work on one plan at a time: the whole plan is checked against the bundle and the policy, then
  * carried out. Nothing is stored.
+ * Without [masking], a plan that asks for a secret sum is declined. [nowS] is the aggregator's time.
  */
 internal class PlanWork(
     private val deviceId: String,
@@ -27,6 +33,8 @@ internal class PlanWork(
     private val loaded: LoadedBundle,
     private val checkpoints: Checkpoints,
     private val mostBytes: Int,
+    private val masking: Masking? = null,
+    private val nowS: () -> Double = { Double.NEGATIVE_INFINITY },
 ) {
     /**
      * Check a plan against the rules of the policy that need no bundle.
@@ -81,6 +89,7 @@ internal class PlanWork(
             checkpoints.drop(unfit.message.orEmpty())
             run(null)
         }
+        val numTrain = windows.labelsFor(loaded.verified(plan.bundle).manifest.needsLabels).first.rows
         val update = Update(
             runId = plan.runId,
             epoch = plan.epoch,
@@ -88,7 +97,7 @@ internal class PlanWork(
             attempt = plan.attempt,
             deviceId = deviceId,
             model = result.model,
-            numTrain = windows.labelsFor(loaded.verified(plan.bundle).manifest.needsLabels).first.rows.toLong(),
+            numTrain = numTrain.toLong(),
             numSteps = result.numSteps,
             evaluated = result.evaluated,
             trained = result.trained,
@@ -96,12 +105,31 @@ internal class PlanWork(
             trainS = Math.rint(checkpoints.workedS * 1e6) / 1e6,
         )
         checkSums(update)
-        val payload = encodeUpdate(update, Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId))
+        val masked = maskOf(plan)?.let { masked(it.question, plan, result, model, numTrain) }
+        val payload = when {
+            masked != null -> encodeUpdate(withoutCounts(update).copy(share = masked.signed), masked.tensors)
+            else -> {
+                val told = if (policy.minSum == null) update else withoutCounts(update)
+                encodeUpdate(told, Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId))
+            }
+        }
         if (payload.size > mostBytes) {
             throw LimitExceededException("update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
-        return FinishedPlan(payload, result.model, result.private, result.numSteps)
+        return FinishedPlan(payload, result.model, result.private, result.numSteps, masked?.store ?: {})
     }
+
+    private fun masked(question: SumQuestion, plan: Plan, result: PlanResult, model: Tensors, numTrain: Int): MaskedResult {
+        if (masking == null) throw PolicyBrokenException("min_sum: this device has no helpers' keys (helpers), so no secret sums")
+        return try {
+            masking.answer(question, plan, result, model, numTrain, nowS())
+        } catch (broken: PolicyBrokenException) {
+            throw PolicyBrokenException("min_sum: ${broken.message}")
+        }
+    }
+
+    /** Return an update without counts, metrics and times of the device's data. */
+    private fun withoutCounts(update: Update) = update.copy(numTrain = 0, numSteps = 0, evaluated = Metrics(), trained = Metrics(), trainS = 0.0)
 
     /**
      * Write a checkpoint if one is due, and enforce the limit of time. Called between two runs of a

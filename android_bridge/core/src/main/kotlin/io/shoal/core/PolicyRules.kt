@@ -5,12 +5,16 @@ import io.shoal.core.wire.Apply
 import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Evaluate
+import io.shoal.core.wire.Mask
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Verb
+
+/** Number of training windows that a device reports if it does not report how many it has. */
+private const val ENOUGH_WINDOWS = 32L
 
 /**
  * Return the number of windows of each class for a check-in, from the classes [y] of the training
@@ -46,8 +50,26 @@ internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: S
     if (policy.bundles != null && bundle !in policy.bundles) return "bundles: $bundle is not permitted"
     val epochs = plan.verbs.sumOf { if (it is Train) epochsOf(it, y.rows) else 0.0 }
     if (epochs > policy.maxEpochs) return "max_epochs: $epochs are asked for, ${policy.maxEpochs} are permitted"
-    return unprotected(policy, plan.verbs, measuring) ?: tooFewWindows(policy, plan.verbs, measuring, y, numTest) ?: telling(policy, plan.verbs, measuring)
+    val isMasked = maskOf(plan) != null
+    if (!isMasked) unmasked(policy, plan.verbs)?.let { return it }
+    // of all that a masked plan reports, only the change is sent
+    val verbs = if (isMasked) plan.verbs.filter { it is Train || it is Protect } else plan.verbs
+    return unprotected(policy, verbs, measuring) ?: tooFewWindows(policy, verbs, measuring, y, numTest) ?: telling(policy, verbs, measuring)
 }
+
+/** Return the verb that masks the plan's result, or null if it is reported as it is. */
+internal fun maskOf(plan: Plan): Mask? = plan.verbs.lastOrNull() as? Mask
+
+/** Return a check-in without the facts of the data that the policy does not permit. */
+internal fun permittedFacts(policy: Policy, message: CheckIn): CheckIn {
+    if (policy.minSum == null) return message
+    val enough = if (message.numTrain >= ENOUGH_WINDOWS) ENOUGH_WINDOWS else 0
+    return message.copy(numTrain = enough, numTest = 0, numUnlabelled = 0, classes = null, moved = false)
+}
+
+/** Return the rule `min_sum` with the verb that reports outside a secret sum, or null. */
+private fun unmasked(policy: Policy, verbs: List<Verb>): String? =
+    if (policy.minSum == null) null else verbs.firstOrNull(::reports)?.let { "min_sum: ${it.type} reports outside a secret sum" }
 
 /**
  * Return the rule `tell_classes` with the graph whose measurements would tell classes, or null. A
@@ -67,7 +89,7 @@ internal fun graphOf(verb: Verb): String? = when (verb) {
     is Annotate -> verb.graph
     is Apply -> verb.graph
     is Respond -> verb.graph
-    is Protect -> null
+    is Protect, is Mask -> null
 }
 
 private fun epochsOf(train: Train, numTrain: Int): Double =
@@ -133,7 +155,7 @@ private fun windowsOf(verb: Verb, y: Tensor, numTest: Int): Int? = when (verb) {
     }
     is Apply -> y.rows.takeIf { verb.report }
     is Choose, is Respond -> y.rows
-    is Annotate, is Protect -> null
+    is Annotate, is Protect, is Mask -> null
 }
 
 /**
@@ -154,5 +176,5 @@ private fun reports(verb: Verb): Boolean = when (verb) {
     is Evaluate -> verb.report
     is Apply -> verb.report
     is Choose, is Respond -> true
-    is Annotate, is Protect -> false
+    is Annotate, is Protect, is Mask -> false
 }

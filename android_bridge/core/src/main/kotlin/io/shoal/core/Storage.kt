@@ -135,6 +135,17 @@ public interface Storage {
     /** Store the number of [failures]. */
     public fun saveFailures(count: Long)
 
+    /**
+     * Return what [saveAnswers] stored last, or null before the first time.
+     *
+     * @throws MalformedException it is damaged. It is never deleted: without it, questions could be
+     *   answered again
+     */
+    public fun answers(): ByteArray?
+
+    /** Store the answers to questions of secret sums. */
+    public fun saveAnswers(payload: ByteArray)
+
     /** Return the sums of the streams of a bundle's windows, new ones if there are none. */
     public fun stream(bundle: String): StreamSums
 

@@ -21,6 +21,39 @@ import kotlin.test.assertEquals
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
+/** End of the process. */
+internal class Killed : Error()
+
+/**
+ * Storage that simulates the end of the process at its write number [at], before or after the
+ * write.
+ */
+internal class Mortal(private val storage: Storage, private val at: Int, private val after: Boolean) : Storage by storage {
+    private var writes = 0
+
+    override fun save(session: Session) = write { storage.save(session) }
+
+    override fun putBlob(digest: String, payload: ByteArray) = write { storage.putBlob(digest, payload) }
+
+    override fun keepBlobs(digests: Set<String>) = write { storage.keepBlobs(digests) }
+
+    override fun saveAnswers(payload: ByteArray) = write { storage.saveAnswers(payload) }
+
+    override fun putUpdate(runId: String, round: Long, payload: ByteArray, private: Tensors) =
+        write { storage.putUpdate(runId, round, payload, private) }
+
+    override fun dropUpdate() = write { storage.dropUpdate() }
+
+    override fun saveCurrent(current: Current) = write { storage.saveCurrent(current) }
+
+    private fun write(action: () -> Unit) {
+        writes++
+        if (writes == at && !after) throw Killed()
+        action()
+        if (writes == at) throw Killed()
+    }
+}
+
 class AgentTest {
     @TempDir
     lateinit var folder: File
@@ -247,36 +280,6 @@ class AgentTest {
         device.reply(Refuse("phone", "too-large", "x", "update", update))
         assertEquals(Stage.ANSWERED, device.agent.session.stage)
         assertNull(storage().update())
-    }
-
-    /**
-     * Storage that simulates the end of the process at its write number [at], before or after the
-     * write.
-     */
-    private class Killed : Error()
-
-    private class Mortal(private val storage: Storage, private val at: Int, private val after: Boolean) : Storage by storage {
-        private var writes = 0
-
-        override fun save(session: Session) = write { storage.save(session) }
-
-        override fun putBlob(digest: String, payload: ByteArray) = write { storage.putBlob(digest, payload) }
-
-        override fun keepBlobs(digests: Set<String>) = write { storage.keepBlobs(digests) }
-
-        override fun putUpdate(runId: String, round: Long, payload: ByteArray, private: Tensors) =
-            write { storage.putUpdate(runId, round, payload, private) }
-
-        override fun dropUpdate() = write { storage.dropUpdate() }
-
-        override fun saveCurrent(current: Current) = write { storage.saveCurrent(current) }
-
-        private fun write(action: () -> Unit) {
-            writes++
-            if (writes == at && !after) throw Killed()
-            action()
-            if (writes == at) throw Killed()
-        }
     }
 
     @Test

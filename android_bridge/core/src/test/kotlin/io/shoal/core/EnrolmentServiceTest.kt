@@ -7,10 +7,8 @@ import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.io.IOException
 import java.net.InetAddress
-import java.security.KeyPairGenerator
 import java.security.KeyStore
 import java.security.PrivateKey
-import java.security.Signature
 import java.security.cert.X509Certificate
 import java.util.Base64
 import java.util.Random
@@ -146,16 +144,7 @@ class EnrolmentServiceTest {
         val bodies = vectors.strings("answers") + vectors.strings("refused_answers") + """{"type":"waiting"}""" + """{"type":"refused","reason":1}"""
         val answers = bodies.map(::answer) + List(150) { changed(answer(bodies[random.nextInt(bodies.size)]), random) }
         request
-        val key = object : EnrolmentKey {
-            private val pair = KeyPairGenerator.getInstance("EC").apply { initialize(256) }.generateKeyPair()
-            override val publicKey: ByteArray get() = pair.public.encoded
-
-            override fun sign(bytes: ByteArray) = Signature.getInstance("SHA256withECDSA").run {
-                initSign(pair.private)
-                update(bytes)
-                sign()
-            }
-        }
+        val key = MemoryKey()
         Server(listOf(authority.issue("san=dns:localhost", "eku=serverAuth"), authority.certificate), answers).use { server ->
             val outcomes = answers.map { answer ->
                 try {

@@ -6,9 +6,6 @@ import io.shoal.core.wire.JsonObject
 import io.shoal.core.wire.JsonString
 import io.shoal.core.wire.parseJson
 import java.io.File
-import java.security.KeyPairGenerator
-import java.security.Signature
-import java.security.spec.ECGenParameterSpec
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -83,16 +80,5 @@ class EnrolmentTest {
     private fun assertRefused(text: String, act: () -> Unit) {
         val error = assertFailsWith<ConfigException> { act() }
         assertTrue(text in error.message.orEmpty(), error.message)
-    }
-
-    private class MemoryKey : EnrolmentKey {
-        private val pair = KeyPairGenerator.getInstance("EC").apply { initialize(ECGenParameterSpec("secp256r1")) }.generateKeyPair()
-        override val publicKey: ByteArray get() = pair.public.encoded
-
-        override fun sign(bytes: ByteArray): ByteArray = Signature.getInstance("SHA256withECDSA").run {
-            initSign(pair.private)
-            update(bytes)
-            sign()
-        }
     }
 }

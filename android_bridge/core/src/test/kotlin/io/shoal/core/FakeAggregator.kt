@@ -1,5 +1,6 @@
 package io.shoal.core
 
+import io.shoal.core.secret.SecretPolicy
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Decline
 import io.shoal.core.wire.Message
@@ -45,6 +46,8 @@ internal class FakeAggregator(
     private val stop: () -> Boolean = { false },
     health: () -> Health = { Health() },
     pace: Pace = Pace(),
+    secret: SecretPolicy? = null,
+    key: EnrolmentKey? = null,
 ) {
     val topics = Topics("f")
     val link = FakeLink()
@@ -55,7 +58,7 @@ internal class FakeAggregator(
     val blobs = ArrayList<ByteArray>().apply { addAll(listOf(Fixture.payload, Fixture.model)) }
     private val logger = Log { level, line -> log += "$level $line" }
     val agent = Agent(
-        Identity("phone", "f", keys, policy),
+        Identity("phone", "f", keys, policy, secret, key),
         link,
         Environment(windows, storage, loader, health, clock = clock, log = logger, noise = { 0.25 }, pace = pace),
         stop,

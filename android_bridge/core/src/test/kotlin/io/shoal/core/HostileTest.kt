@@ -65,6 +65,10 @@ class HostileTest {
 
         override fun saveQuestions(questions: Questions) = Unit
 
+        override fun answers() = null
+
+        override fun saveAnswers(payload: ByteArray) = Unit
+
         override fun checkpoint() = written
 
         override fun putCheckpoint(payload: ByteArray) {

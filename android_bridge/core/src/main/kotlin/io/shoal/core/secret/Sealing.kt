@@ -23,7 +23,7 @@ import javax.crypto.spec.SecretKeySpec
  *
  * @throws ConfigException it is no P-256 key
  */
-internal class HelperKey(private val der: ByteArray) {
+internal class HelperKey(val der: ByteArray) {
     /** SHA-256 of the key, by which a question names it. */
     val digest: String = digest(der)
     private val key: PublicKey = try {

@@ -1,11 +1,23 @@
 package io.shoal.core.secret
 
+import io.shoal.core.ConfigException
 import io.shoal.core.EnrolmentKey
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.MalformedException
 import io.shoal.core.PolicyBrokenException
-import io.shoal.core.wire.Fields
+import io.shoal.core.Tensor
+import io.shoal.core.Tensors
+import io.shoal.core.difference
+import io.shoal.core.wire.Mask
+import io.shoal.core.wire.Names
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Policy
+import io.shoal.core.wire.Share
+import io.shoal.core.wire.SumQuestion
+import io.shoal.core.wire.UPLOAD_BYTES
 import io.shoal.core.wire.compareUtf8
 import io.shoal.core.wire.digest
+import io.shoal.core.wire.fieldsOf
 import io.shoal.core.wire.hexOf
 import io.shoal.core.wire.jsonText
 import java.nio.ByteBuffer
@@ -14,81 +26,27 @@ import java.security.KeyPair
 import java.security.MessageDigest
 import java.util.Base64
 
-/** Number of random bytes of the id of an upload. */
-private const val UPLOAD_BYTES = 16
-
-/** Largest number of helpers of a question. */
-private const val MOST_HELPERS = 4
-
 /** Bytes before a share that its device signs. */
 private val SIGNED = "shoal/1 secret\n".toByteArray()
 
-/** Numbers of one tensor: their [count], and the largest absolute value of one, [clip]. */
-internal class SumPart(val count: Int, val clip: Double)
+/** Name of the part that has a device's number of training windows, by which it counts in a mean. */
+private const val WEIGHT = "weight"
+
+/** Smallest number of devices of a sum, unless the owner's policy has another one. */
+private const val LEAST_SUM = 5L
 
 /**
- * Question of an aggregator, which asks every device of a cohort for the same numbers (`wire/SPEC.md`,
- * 'Secret sums'). [about] is the digest of what is computed, [most] the largest number of devices of
- * the sum, [minSum] the smallest, and [helpers] the digests of the helpers' keys.
+ * Policy of a device's owner for secret sums: the keys of the [helpers] that the owner has pinned, in
+ * any order, and the smallest number of devices of a sum in which the device takes part.
  */
-internal class SumQuestion private constructor(
-    val about: String,
-    val parts: Map<String, SumPart>,
-    val bits: Int,
-    val most: Long,
-    val minSum: Long,
-    val helpers: List<String>,
-    val closesAtS: Double,
-) {
-    /** Identity of the question: SHA-256 of its bytes. */
-    val digest: String
-        get() {
-            val wanted = parts.mapValues { (_, part) -> linkedMapOf("count" to part.count, "clip" to part.clip) }
-            val values = linkedMapOf("type" to "sum-question", "about" to about, "parts" to wanted, "bits" to bits, "most" to most)
-            val more = linkedMapOf("min_sum" to minSum, "helpers" to helpers, "closes_at_s" to closesAtS, "scheme" to SCHEME)
-            return digest(jsonText(values + more).toByteArray())
-        }
-
-    internal companion object {
-        private const val SCHEME = "masks"
-
-        /**
-         * Return the question of a JSON object.
-         *
-         * @throws MalformedException a field is missing or wrong
-         */
-        fun of(fields: Fields): SumQuestion {
-            fields.oneOf("scheme", listOf(SCHEME), SCHEME)
-            val parts = fields.map("parts") { value, path ->
-                Fields(value, path).run { SumPart(int("count", 1L..Int.MAX_VALUE).toInt(), double("clip", expected = "above 0") { it > 0 }) }
-            }
-            val bits = if (fields.int("bits", 16L..32L) == 16L) 16 else fields.int("bits", 32L..32L).toInt()
-            val helpers = fields.digestsOrNull("helpers", MOST_HELPERS).orEmpty()
-            if (helpers.isEmpty()) throw MalformedException("question.helpers: expected 1 to $MOST_HELPERS SHA-256")
-            return SumQuestion(
-                fields.digest("about"),
-                parts,
-                bits,
-                fields.positive("most"),
-                fields.positive("min_sum"),
-                helpers,
-                fields.double("closes_at_s"),
-            )
-        }
-    }
-}
-
-/**
- * Rules of a device's owner for secret sums: the [helpers] that are pinned, in any order, and the
- * least number of devices of a sum.
- */
-internal class SecretPolicy(val helpers: List<HelperKey>, val minSum: Long = 5) {
+@InternalShoalApi
+public class SecretPolicy internal constructor(internal val helpers: List<HelperKey>, internal val minSum: Long = LEAST_SUM) {
     /**
      * Check a question.
      *
      * @throws PolicyBrokenException the sum may be over fewer devices, or other helpers would open it
      */
-    fun check(question: SumQuestion) {
+    internal fun check(question: SumQuestion) {
         if (question.minSum < minSum) {
             throw PolicyBrokenException("min_sum must be at least $minSum, the owner's limit, got ${question.minSum}")
         }
@@ -98,41 +56,86 @@ internal class SecretPolicy(val helpers: List<HelperKey>, val minSum: Long = 5) 
             throw PolicyBrokenException("helpers must be the ${pinned.size} that the owner has pinned, got ${named.joinToString { it.take(12) }}")
         }
     }
+
+    public companion object {
+        /**
+         * Return the policy for secret sums, or null if the device takes part in none.
+         *
+         * @param helpers text of the file of the helpers' keys; null without helpers
+         * @param policy what the owner permits
+         * @throws ConfigException [helpers] is no such text, or the policy needs helpers
+         */
+        public fun of(helpers: String?, policy: Policy?): SecretPolicy? {
+            val minSum = policy?.minSum
+            if (helpers != null) return SecretPolicy(readHelpers(helpers), minSum ?: LEAST_SUM)
+            if (minSum == null) return null
+            throw ConfigException("policy: minSum $minSum permits reports in secret sums alone, which need the helpers' keys; set helpers")
+        }
+    }
+}
+
+/** Return the digest of what a question is about: the bundle, model and other verbs of a plan. */
+internal fun aboutOf(plan: Plan): String {
+    val before = plan.verbs.filterNot { it is Mask }.map(::fieldsOf)
+    return digest(jsonText(listOf(plan.bundle, plan.model, before)).toByteArray())
 }
 
 /**
- * Device's answer to a [question] (its digest): masked integers for the aggregator, [values] by part
- * as little-endian bytes, and a share for the helpers, which has seeds of the masks and no value.
- * It must be stored before it is sent, since a question is answered once only.
+ * Check that a question is about a [plan], and open. The device then signs which model it started
+ * from, and a helper holds all sums about that model against each other.
+ *
+ * @param nowS aggregator's time, as well as the device knows it
+ * @throws PolicyBrokenException it is about another bundle, model or list of verbs, or it is closed
  */
-internal class SecretAnswer(
-    question: String,
-    deviceId: String,
-    upload: ByteArray,
-    bits: Int,
-    val values: Map<String, ByteArray>,
-    sealed: List<ByteArray>,
-) {
-    /** Message for the helpers. */
-    val share: String = jsonText(
-        linkedMapOf(
-            "type" to "share",
-            "question" to question,
-            "device_id" to deviceId,
-            "upload" to base64(upload),
-            "values" to digestOf(values, bits),
-            "sealed" to sealed.map(::base64),
-        ),
-    )
+internal fun checkAbout(question: SumQuestion, plan: Plan, nowS: Double) {
+    if (question.about != aboutOf(plan)) throw PolicyBrokenException("the question is not about the bundle, model and verbs of its plan")
+    val lateS = nowS - question.closesAtS
+    if (lateS >= 0) throw PolicyBrokenException("the question was closed ${Math.rint(lateS).toLong()} s ago")
+}
 
+/**
+ * Return a device's numbers by part: its changes, and its weight. If there is a part for the weight,
+ * the changes are multiplied by the device's share of the largest weight.
+ *
+ * @param update `delta/NAME` and `statistic/NAME`; tensors that are not in it have not changed
+ * @param received model that the device received
+ * @param numTrain number of its training windows
+ * @throws MalformedException a part is no tensor of the model, or has another size
+ */
+internal fun numbersOf(question: SumQuestion, update: Tensors, received: Tensors, numTrain: Int): Map<String, FloatArray> {
+    val share = question.parts[WEIGHT]?.let { minOf(numTrain / it.clip, 1.0) } ?: 1.0
+    return question.parts.mapValues { (part, wanted) ->
+        if (part == WEIGHT) return@mapValues floatArrayOf(numTrain.toFloat())
+        val base = received[part].takeIf { Names.isExchanged(part) }
+            ?: throw MalformedException("question: part '${part.take(80)}' is no exchanged tensor of the model")
+        val change = changeOf(part, update, base)
+        if (change.size != wanted.count) {
+            throw MalformedException("question: part '${part.take(80)}' has ${wanted.count} numbers, the tensor ${change.size}")
+        }
+        val clip = wanted.clip.toFloat()
+        FloatArray(change.size) { (if (change[it].isFinite()) change[it].coerceIn(-clip, clip) else 0f) * share.toFloat() }
+    }
+}
+
+private fun changeOf(key: String, update: Tensors, base: Tensor): FloatArray {
+    if (Names.roleOf(key) != Names.STATISTIC) return update[Names.delta(Names.nameOf(key))]?.toFloatArray() ?: FloatArray(base.size)
+    return update[key]?.let { difference(it, base).toFloatArray() } ?: FloatArray(base.size)
+}
+
+/**
+ * Device's answer to a question: a [share] for the helpers, which has seeds of the masks and no value,
+ * and masked integers for the aggregator, [values] by part as little-endian bytes. It must be stored
+ * before it is sent, since a question is answered once only.
+ */
+internal class SecretAnswer(val share: Share, val values: Map<String, ByteArray>) {
     /** Return the signature of the share by the device's key, in hexadecimal digits. */
-    fun signature(key: EnrolmentKey): String = hexOf(key.sign(SIGNED + share.toByteArray()))
+    fun signature(key: EnrolmentKey): String = hexOf(key.sign(SIGNED + share.text.toByteArray()))
 }
 
 /**
  * Return a device's answer to a question.
  *
- * @param numbers numbers by part, of the counts in the question
+ * @param numbers numbers by part, of the counts in the question ([numbersOf])
  * @param draw function that returns so many random bytes, which nobody else may know
  * @param ephemeral function that returns a new key pair
  * @throws PolicyBrokenException the [policy] forbids the question
@@ -148,20 +151,21 @@ internal fun answer(
     policy.check(question)
     val keys = policy.helpers.associateBy { it.digest }
     val (count, id) = Pair(question.helpers.size, question.digest)
-    val upload = draw(UPLOAD_BYTES)
-    val seeds = List(count) { draw(SEED_BYTES) }
     val fixed = FixedPoint(question.bits, question.most)
-    val values = question.parts.mapValues { (name, part) ->
+    val integers = question.parts.mapValues { (name, part) ->
         val draws = ByteBuffer.wrap(draw(Math.multiplyExact(4, part.count))).order(ByteOrder.LITTLE_ENDIAN)
         val uniform = DoubleArray(part.count) { (draws.getInt().toLong() and 0xffffffffL) / 4294967296.0 }
-        fixed.masked(fixed.encode(numbers.getValue(name), part.clip, uniform), seeds, name)
+        fixed.encode(numbers.getValue(name), part.clip, uniform)
     }
+    val upload = draw(UPLOAD_BYTES)
+    val seeds = List(count) { draw(SEED_BYTES) }
+    val values = integers.mapValues { (name, each) -> fixed.masked(each, seeds, name) }
     val purpose = "shoal/1 seeds\n${jsonText(listOf(id, deviceId, base64(upload)))}".toByteArray()
     val sealed = question.helpers.mapIndexed { number, helper ->
         val others = seeds.filterIndexed { seed, _ -> seed != number || count == 1 }
         keys.getValue(helper).seal(others.reduce(ByteArray::plus), purpose, ephemeral())
     }
-    return SecretAnswer(id, deviceId, upload, question.bits, values, sealed)
+    return SecretAnswer(Share(id, deviceId, base64(upload), digestOf(values, question.bits), sealed.map(::base64)), values)
 }
 
 /** Return the digest of the integers of an upload, in the order of their names. */

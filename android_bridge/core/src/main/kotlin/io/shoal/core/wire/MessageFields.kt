@@ -59,6 +59,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "trained" to fieldsOf(message.trained),
         "bytes_received" to message.bytesReceived,
         "train_s" to message.trainS,
+        "share" to message.share?.let(::fieldsOf),
     )
     is Decline -> linkedMapOf(
         "run_id" to message.runId,
@@ -198,6 +199,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         trained = metricsOf(f.obj("trained")),
         bytesReceived = f.count("bytes_received", 0),
         trainS = f.double("train_s", 0.0),
+        share = f.objectOrNull("share", ::signedShareOf),
     )
     "decline" -> Decline(
         runId = f.name("run_id"),

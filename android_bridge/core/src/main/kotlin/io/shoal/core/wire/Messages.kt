@@ -173,7 +173,8 @@ internal data class DeviceStatus(
 
 /**
  * Update: from a device to the aggregator, the result of a plan. The tensors travel beside it in
- * the same payload.
+ * the same payload. The update of a plan that ends with a [Mask] has a [share], and zeros in place of
+ * all counts, metrics and times of its data.
  */
 internal data class Update(
     val runId: String,
@@ -188,6 +189,7 @@ internal data class Update(
     val trained: Metrics,
     val bytesReceived: Long = 0,
     val trainS: Double = 0.0,
+    val share: SignedShare? = null,
 ) : Message {
     override val type: String get() = "update"
 }

@@ -23,6 +23,7 @@ public object Names {
     internal const val OUTPUT = "output"
     internal const val COLUMN = "column"
     internal const val PERSONAL = "personal"
+    internal const val MASKED = "masked"
 
     /** Roles of a bundle's tensors. */
     internal val ROLES = setOf(SHARED, STATISTIC, PRIVATE, SLOT, MEMORY, RECEIVED)
@@ -87,6 +88,9 @@ public object Names {
 
     /** Return the name of a tensor `ROLE/NAME` of a personal model. */
     internal fun personal(key: String) = key(PERSONAL, key)
+
+    /** Return the name of a part's masked integers in an update, as bytes. */
+    internal fun masked(part: String) = key(MASKED, part)
 
     /** Return the part before the first `/`. A key without one is all role. */
     public fun roleOf(key: String): String = key.substringBefore('/')

@@ -22,6 +22,8 @@ import io.shoal.core.MalformedException
  * @param unreported graphs that verbs may run, but whose outputs no verb may report
  * @param reportErrors true if texts of errors may leave the device; otherwise only the reason of a
  *   decline does
+ * @param minSum minimum number of devices of a secret sum; with it, data are reported in secret sums
+ *   alone, and neither check-ins nor texts of errors tell anything of them
  * @throws ConfigException a number is out of range
  */
 @InternalShoalApi
@@ -38,7 +40,11 @@ public data class Policy(
     val tellClasses: Boolean = false,
     val unreported: List<String>? = null,
     val reportErrors: Boolean = true,
+    val minSum: Long? = null,
 ) {
+    /** True if texts of errors may leave the device; they may count windows. */
+    internal val tellsErrors: Boolean get() = reportErrors && minSum == null
+
     init {
         for ((field, names) in listOf("verbs" to verbs, "graphs" to graphs, "bundles" to bundles, "unreported" to unreported)) {
             names?.firstOrNull { !isName(it) }?.let { throw ConfigException("policy: $field must be names of 1 to 64 characters of A-Z a-z 0-9 . _ -, got '${it.take(80)}'") }
@@ -49,7 +55,7 @@ public data class Policy(
         if (minNoiseMultiplier != null && !(minNoiseMultiplier >= 0 && minNoiseMultiplier.isFinite())) {
             throw ConfigException("policy: minNoiseMultiplier must be at least 0, got $minNoiseMultiplier")
         }
-        for ((field, number) in listOf("maxBytesADay" to maxBytesADay, "minWindows" to minWindows)) {
+        for ((field, number) in listOf("maxBytesADay" to maxBytesADay, "minWindows" to minWindows, "minSum" to minSum)) {
             if (number != null && number !in Fields.POSITIVE) throw ConfigException("policy: $field must be between 1 and ${Fields.POSITIVE.last}, got $number")
         }
     }
@@ -88,6 +94,7 @@ internal fun fieldsOf(policy: Policy): Map<String, Any?> {
         "tell_classes" to policy.tellClasses.takeIf { it },
         "unreported" to policy.unreported,
         "report_errors" to policy.reportErrors.takeIf { !it },
+        "min_sum" to policy.minSum,
     )
     return fields.filterValues { it != null }
 }
@@ -110,4 +117,5 @@ internal fun policyOf(f: Fields): Policy = Policy(
     tellClasses = f.bool("tell_classes", false),
     unreported = f.namesOrNull("unreported"),
     reportErrors = f.bool("report_errors", true),
+    minSum = f.intOrNull("min_sum", Fields.POSITIVE),
 )

@@ -76,3 +76,11 @@ internal data class Respond(val inputs: String, val graph: String = "predict") :
 internal data class Protect(val clipNorm: Double, val noiseStd: Double = 0.0) : Verb {
     override val type: String get() = "protect"
 }
+
+/**
+ * Answer a [question] of a secret sum by the change of the training, and report nothing else. A plan
+ * that has this verb ends with it.
+ */
+internal data class Mask(val question: SumQuestion) : Verb {
+    override val type: String get() = "mask"
+}

@@ -1,14 +1,23 @@
 package io.shoal.core.secret
 
 import io.shoal.core.ConfigException
-import io.shoal.core.EnrolmentKey
 import io.shoal.core.MalformedException
+import io.shoal.core.MemoryKey
 import io.shoal.core.PolicyBrokenException
+import io.shoal.core.Tensor
+import io.shoal.core.maskOf
+import io.shoal.core.permittedFacts
 import io.shoal.core.repository
+import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonNumber
 import io.shoal.core.wire.JsonString
+import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Share
+import io.shoal.core.wire.SumQuestion
+import io.shoal.core.wire.decode
 import io.shoal.core.wire.digest
+import io.shoal.core.wire.encode
 import io.shoal.core.wire.hexOf
 import io.shoal.core.wire.jsonText
 import io.shoal.core.wire.parseJson
@@ -107,7 +116,8 @@ class SecretSumTest {
             val name = case.string("name")
             val answer = answered(case)
             assertEquals(case.string("digest"), SumQuestion.of(case.obj("question")).digest, name)
-            assertEquals(case.string("share"), answer.share, name)
+            assertEquals(case.string("share"), answer.share.text, name)
+            assertEquals(answer.share, Share.of(Fields(parseJson(answer.share.text.toByteArray()), "share")))
             val fixed = FixedPoint(case.obj("question").count("bits").toInt(), 1)
             for ((part, values) in answer.values) {
                 val expected = fixed.bytes(case.obj("values").longs(part).map { it.toInt() }.toIntArray())
@@ -135,15 +145,7 @@ class SecretSumTest {
     @Test
     fun `a share is signed by its device`() {
         val pair = pair(device, "private", "public")
-        val key = object : EnrolmentKey {
-            override val publicKey = device.bytes("public")
-
-            override fun sign(bytes: ByteArray): ByteArray = Signature.getInstance("SHA256withECDSA").run {
-                initSign(pair.private)
-                update(bytes)
-                sign()
-            }
-        }
+        val key = MemoryKey(pair)
         fun isSigned(signature: ByteArray, share: String) = Signature.getInstance("SHA256withECDSA").run {
             initVerify(pair.public)
             update("shoal/1 secret\n$share".toByteArray())
@@ -169,6 +171,38 @@ class SecretSumTest {
     }
 
     @Test
+    fun `a question is about its plan and open, or declined in the words of the vectors`() {
+        assertTrue(cases("plans").size >= 5)
+        for (case in cases("plans")) {
+            val plan = decode<Plan>(case.string("plan").toByteArray())
+            val check = { checkAbout(maskOf(plan)!!.question, plan, case.double("now_s")) }
+            val problem = case.stringOrNull("problem")
+            if (problem == null) check() else assertEquals(problem, assertFailsWith<PolicyBrokenException>(case.string("name")) { check() }.message)
+        }
+    }
+
+    @Test
+    fun `the numbers of a change are those of the vectors`() {
+        assertTrue(cases("numbers").size >= 4)
+        for (case in cases("numbers")) {
+            fun tensors(key: String) = case.map(key) { _, _ -> }.keys.associateWith { Tensor.of(floats(case.obj(key).longs(it))) }
+            val numbers = numbersOf(SumQuestion.of(case.obj("question")), tensors("update"), tensors("received"), case.count("num_train").toInt())
+            val bits = numbers.mapValues { (_, each) -> each.map { it.toRawBits().toLong() and 0xffffffffL } }
+            assertEquals(numbers.keys.associateWith { case.obj("numbers").longs(it) }, bits, case.string("name"))
+            assertEquals(case.map("numbers") { _, _ -> }.keys, bits.keys)
+        }
+    }
+
+    @Test
+    fun `a check-in has no facts of the data where the owner permits sums alone`() {
+        assertTrue(cases("check_ins").size >= 8)
+        for (case in cases("check_ins")) {
+            val facts = decode<CheckIn>(case.string("facts").toByteArray())
+            assertEquals(case.string("permitted"), encode(permittedFacts(facts.policy!!, facts)).decodeToString())
+        }
+    }
+
+    @Test
     fun `what is no question is said`() {
         val good = linkedMapOf<String, Any?>("about" to "a".repeat(64), "parts" to mapOf("w" to mapOf("count" to 3, "clip" to 0.5)), "bits" to 16, "most" to 20)
         good += mapOf("min_sum" to 5, "helpers" to listOf("b".repeat(64)), "closes_at_s" to 1.5, "scheme" to "masks")
@@ -185,6 +219,8 @@ class SecretSumTest {
             "helpers" to List(5) { "b".repeat(64) },
             "helpers" to null,
             "scheme" to "pine",
+            "most" to 4096,
+            "type" to "share",
         )
         for (change in wrong) assertFailsWith<MalformedException>("$change") { question(mapOf(change)) }
     }
