@@ -115,6 +115,8 @@ def choices() -> str:
         for kind in kinds:
             for name, cls in registry.CHOICES[kind].items():
                 paper = _cell(cls.citation) or "No paper."
+                if verdict := getattr(cls, "in_sums", ""):
+                    paper += f" [Secret mode](secret.md#which-algorithms): {verdict}."
                 parts += [f"### {name}", "", paper, "", *_options(registry.options_of(cls))]
     others: Mapping[str, Mapping[str, Any]] = {
         "Partitions": OF_PARTITIONS,

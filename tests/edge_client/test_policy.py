@@ -61,7 +61,7 @@ class TestFile:
             "the page has every field"
         )
         assert (policy.verbs, policy.min_noise_multiplier) == (
-            ("train", "evaluate", "protect"),
+            ("train", "evaluate", "protect", "mask"),
             0.5,
         )
         defaults = {

@@ -74,7 +74,7 @@ ONE = {
     "written_in_the_docs",
     "docs/live.md: toml: [window]": "tests/shoal/test_docs.py: "
     "test_a_recording_as_the_page_of_live_data_has_it",
-    'docs/policy.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/"
+    'docs/policy.md: toml: verbs = ["train", "evaluate", "protect", "mask"]': "tests/edge_client/"
     "test_policy.py: test_the_policy_of_the_page",
     (
         "docs/power.md: toml: max_seconds = 600             # a longer plan ends, and is declined"

@@ -311,7 +311,7 @@ def test_other_lines_name_commands_and_options_that_exist() -> None:
             helper_parser().parse_args(shlex.split(command)[1:])
         elif command.startswith("shoal-edge"):
             parser().parse_args(shlex.split(command.partition(" < ")[0])[1:])
-        elif command.startswith(("shoal demo", "shoal export")):
+        elif command.startswith(("shoal demo", "shoal export", "shoal serve")):
             check_options(command)
 
 

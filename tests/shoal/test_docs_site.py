@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -99,12 +100,18 @@ def test_the_generated_pages_are_complete(site: Path) -> None:
         (site / f"reference-{name}.html").read_text() for name in ("commands", "mqtt", "http")
     )
     from algorithms.composition import listing
+    from algorithms.registry import CHOICES
+    from algorithms.sums import KINDS
 
     chosen = html.unescape((site / "reference-choices.html").read_text())
     for row in listing():
         assert f">{row['name']}<a" in chosen or row["name"] == "dbe", row["name"]
         assert row["citation"] in chosen
         assert [key for key in row["options"] if f"<code>{key}</code>" not in chosen] == []
+    declared = Counter(each.in_sums for kind in KINDS for each in CHOICES[kind].values())
+    assert len(declared) == 3
+    for verdict, count in declared.items():
+        assert chosen.count(f"Secret mode</a>: {verdict}.") == count
     assert [name for name in COMMANDS if f'id="shoal-{name}"' not in commands] == []
     assert "--min-devices" in commands
     document = json.loads((ROOT / "wire" / "asyncapi.json").read_text())
