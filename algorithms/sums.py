@@ -18,7 +18,7 @@ from algorithms.core.keys import NEWCOMER
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.secret.messages import WEIGHT
+from wire.secret.messages import ACCURACY, LOSS, WEIGHT
 from wire.secret.question import Part
 
 KINDS = ("objective", "memory", "bias", "grouping", "mean", "privacy")
@@ -36,6 +36,8 @@ CHANGE_FACTOR = 16.0
 WEIGHT_FACTOR = 10.0
 """Largest weight of a device, in multiples of the last mean weight."""
 LEAST_CLIP = 1e-4
+LARGEST_LOSS = 16.0
+"""Largest mean loss of a device that counts."""
 
 
 def check_in_sums(spec: AlgorithmSpec) -> None:
@@ -63,7 +65,8 @@ def check_in_sums(spec: AlgorithmSpec) -> None:
 def parts_of(algorithm: Algorithm, state: State) -> dict[str, Part]:
     """Return the parts of the next round's question.
 
-    Every tensor is a part. If the mean is weighted, the weight is one, too.
+    Every tensor is a part. If the mean is weighted, the weight is one, too, and so are the accuracy
+    and the loss of the received model.
     """
     parts = {}
     for piece in layout_of(state.models[NEWCOMER]):
@@ -72,7 +75,13 @@ def parts_of(algorithm: Algorithm, state: State) -> dict[str, Part]:
             parts[piece.key] = Part(count, state.clips.get(piece.key, first))
     if algorithm.mean.by_examples:
         parts[WEIGHT] = Part(1, state.clips.get(WEIGHT, FIRST_WEIGHT))
-    return parts
+    return parts | {ACCURACY: Part(1, 1.0), LOSS: Part(1, LARGEST_LOSS)}
+
+
+def measured_in(sums: Tensors, num_devices: int) -> dict[str, float]:
+    """Return the mean accuracy (fraction) and the mean loss of the devices of a sum."""
+    accuracy, loss = (float(sums[name][0]) / num_devices for name in (ACCURACY, LOSS))
+    return {"accuracy": min(max(accuracy, 0.0), 1.0), "loss": loss}
 
 
 def apply_sums(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from aggregator.aggregation.apply import rate_noted, round_notes
+from aggregator.aggregation.apply import changed_groups, rate_noted, round_notes
 from aggregator.aggregation.stored import groups_in, load_state, store_state, work_of
 from aggregator.core.sums import SumMismatch, opened, total_of
 from aggregator.fleet.events import Aggregated, SumFailed
@@ -10,8 +10,9 @@ from aggregator.fleet.plan import round_seed
 from aggregator.fleet.records import Campaign, Version
 from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
+from aggregator.view.round_record import SUMMED
 from algorithms.algorithm import Algorithm
-from algorithms.sums import apply_sums
+from algorithms.sums import apply_sums, measured_in
 from wire.arrays.tensors import OWN_FILES, Tensors
 from wire.codec import decode, decode_update, encode
 from wire.secret.messages import MaskSums
@@ -41,11 +42,10 @@ def aggregate_sum(
         return SumFailed(
             at_s=clock(), campaign=campaign.name, round=campaign.round, problem=str(error)
         )
-    seed = round_seed(settings.seed, campaign.round)
+    seed, means = round_seed(settings.seed, campaign.round), measured_in(sums, len(secret.devices))
     last = load_state(campaign.version, blobs)
     state, grouped = apply_sums(algorithm, last, sums, secret.devices, seed, work_of(settings))
     stored = store_state(campaign.next_settings, algorithm, state, blobs)
-    known = {d: member.group for d, member in campaign.members.items()}
     return Aggregated(
         at_s=clock(),
         campaign=campaign.name,
@@ -58,14 +58,11 @@ def aggregate_sum(
             parts=stored.parts,
             newcomers=algorithm.grouping.start(state.memory, ""),
         ),
-        groups={
-            d: group
-            for d, group in groups_in(state, algorithm.grouping).items()
-            if known.get(d) != group
-        },
+        groups=changed_groups(campaign, groups_in(state, algorithm.grouping)),
         notes=round_notes(state, grouped)
         | rate_noted(settings, campaign.version.programs)
-        | {"summed": len(secret.devices)},
+        | {SUMMED: {"devices": len(secret.devices)} | means},
+        accuracy=means["accuracy"],
     )
 
 

@@ -166,12 +166,12 @@ def cohort_of(
         gone: returns True for a device that will not answer any more.
         min_sum: smallest number of devices of a part.
     """
-    known = frozenset[Name]().union(*cells)
-    stay = frozenset(device for device in known if not gone(device))
+    summed = frozenset[Name]().union(*cells)
+    stay = frozenset(device for device in summed if not gone(device))
     if absent := sorted(stay - ready):
         many = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         return stay, f"the same devices are in every secret sum: {', '.join(absent[:3])}{many}"
-    new = frozenset(ready - known)
+    new = frozenset(ready - summed)
     devices = stay | new if len(new) >= min_sum or not stay else stay
     return devices, obstacle(devices, cells, min_sum)
 

@@ -31,9 +31,15 @@ def spent(campaign: Campaign, now_s: float) -> Ended:
     return "patience" if settings.patience and campaign.unimproved >= settings.patience else ""
 
 
-def measured(campaign: Campaign, updates: Iterable[AdmittedUpdate]) -> Campaign:
-    """Return a campaign after a round of training in which its devices reported accuracies."""
-    accuracy = mean_accuracy(update.evaluated for update in updates)
+def measured(
+    campaign: Campaign, updates: Iterable[AdmittedUpdate], accuracy: float | None
+) -> Campaign:
+    """Return a campaign after a round of training in which its devices reported accuracies.
+
+    `accuracy`: their mean, if it is known by a secret sum.
+    """
+    if accuracy is None:
+        accuracy = mean_accuracy(update.evaluated for update in updates)
     if accuracy is None:
         return replace(campaign, unmeasured=True)
     best, unimproved = improvement(

@@ -232,6 +232,8 @@ class Aggregated(OfCampaign, frozen=True):
     """Reason that a model is the same as before although devices trained it, by key."""
     notes: dict[str, Any] = {}
     views: str = ""
+    accuracy: float | None = None
+    """Mean accuracy of the received models by a secret sum; None if devices report their own."""
 
 
 class PlacedBySurvey(OfCampaign, frozen=True):

@@ -379,7 +379,7 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
     )
     trained = campaign.trained + (not campaign.preparing or event.reverted)
     campaign = turn.change(
-        campaign if campaign.preparing else measured(campaign, counted.values()),
+        campaign if campaign.preparing else measured(campaign, counted.values(), event.accuracy),
         phase="waiting",
         round=number,
         attempt=0,

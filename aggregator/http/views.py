@@ -11,7 +11,7 @@ from aggregator.fleet.records import Phase
 from aggregator.ports import Blobs
 from aggregator.view.fleet import CampaignView, CampaignWait
 from aggregator.view.round_record import RoundRecord
-from aggregator.view.summary import accuracy_of, count_groups, spread
+from aggregator.view.summary import count_groups, spread_of
 from wire.messages import Encoding
 
 BlobsOf = Callable[[str], Blobs | None]
@@ -232,9 +232,7 @@ def round_view(record: RoundRecord) -> RoundView:
         closed_at_s=record.closed_at_s,
         devices=len(record.evaluated),
         groups=count_groups(record.groups),
-        accuracy=SpreadView.model_validate(
-            msgspec.to_builtins(spread(accuracy_of(record).values()))
-        ),
+        accuracy=SpreadView.model_validate(msgspec.to_builtins(spread_of(record))),
         personal_models=dict(
             sorted(Counter(model.candidate for model in record.personal_models.values()).items())
         ),

@@ -174,7 +174,6 @@ def check_secret(settings: CampaignSettings) -> None:
         "buffer": (0, same),
         "where": ("", same),
         "when": ("", silent),
-        "patience": (0, silent),
         "update_encoding": ("float32", "in secret mode devices send integers of its own"),
     }
     for name, (value, reason) in reasons.items():

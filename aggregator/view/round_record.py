@@ -24,6 +24,8 @@ from aggregator.fleet.rounds import counted_updates
 from algorithms.personalisation.kept import PersonalChoice
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
+SUMMED = "summed"
+"""Note of a round in secret mode: its number of devices, and their mean accuracy and loss."""
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """Kind of a round."""
 

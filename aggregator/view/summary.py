@@ -16,7 +16,7 @@ from aggregator.fleet.budget import why_ended
 from aggregator.fleet.desired import windows_of
 from aggregator.fleet.records import Placed
 from aggregator.view.fleet import FleetView, devices_of
-from aggregator.view.round_record import RoundRecord
+from aggregator.view.round_record import SUMMED, RoundRecord
 from algorithms.personalisation.kept import PersonalChoice
 
 PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt")
@@ -305,7 +305,7 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
             for device_id, device in devices.items()
         },
         accuracy=spread(accuracies.values()),
-        accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
+        accuracy_by_round=[spread_of(r) for r in records[len(preparing) + 1 :]],
         personal_models=KeptCounts(
             {name: chosen.count(name) for name in settings.candidates},
             len(devices) - len(chosen),
@@ -323,6 +323,16 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
         updates_per_s=round(updates / wall_s, 3) if wall_s > 0 else 0.0,
         versions={package: _version(package) for package in PACKAGES},
     )
+
+
+def spread_of(record: RoundRecord) -> Spread:
+    """Return the accuracy over devices of the models that they received in this round.
+
+    In secret mode, the mean alone is known.
+    """
+    if summed := record.notes.get(SUMMED):
+        return Spread(summed["accuracy"], None, None, None)
+    return spread(accuracy_of(record).values())
 
 
 def accuracy_of(record: RoundRecord) -> dict[str, float]:

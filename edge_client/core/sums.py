@@ -12,9 +12,9 @@ from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import Malformed, ShoalError
 from wire.identity.certificates import TlsPublicKey, key_digest
-from wire.messages import Plan
+from wire.messages import Metrics, Plan
 from wire.secret.masks import SEED_BYTES, masked
-from wire.secret.messages import WEIGHT, about_of, digest_of, purpose_of, seeds_of
+from wire.secret.messages import ACCURACY, LOSS, WEIGHT, about_of, digest_of, purpose_of, seeds_of
 from wire.secret.question import UPLOAD_BYTES, Share, SumQuestion
 from wire.secret.sealing import seal
 
@@ -78,9 +78,13 @@ def check_about(question: SumQuestion, plan: Plan, now_s: float) -> None:
 
 
 def numbers_of(
-    question: SumQuestion, update: Tensors, received: Tensors, num_train: int
+    question: SumQuestion,
+    update: Tensors,
+    received: Tensors,
+    num_train: int,
+    measured: Sequence[Metrics] = (),
 ) -> Tensors:
-    """Return a device's numbers float32 (n,) by part: its changes, and its weight.
+    """Return a device's numbers float32 (n,) by part: changes, weight, accuracy and loss.
 
     If there is a part for the weight, the changes are multiplied by the device's share of the
     largest weight.
@@ -90,6 +94,8 @@ def numbers_of(
         update: ``delta/NAME`` and ``statistic/NAME``; tensors that are not in it have not changed.
         received: model that the device received.
         num_train: number of its training windows.
+        measured: metrics of the received model on its test windows, and those of its training. The
+            first ones that are over any windows count, so that every device has some.
 
     Raises:
         Malformed: a part is no tensor of the model, or has another size.
@@ -97,10 +103,17 @@ def numbers_of(
     weight, share = question.parts.get(WEIGHT), 1.0
     if weight is not None:
         share = min(num_train / weight.clip, 1.0)
+    metrics = next((each for each in measured if each.num_examples), Metrics())
+    own = {
+        WEIGHT: num_train,
+        ACCURACY: metrics.accuracy,
+        LOSS: metrics.loss_sum / max(1, metrics.num_examples),
+    }
     numbers: Tensors = {}
     for part, wanted in question.parts.items():
-        if part == WEIGHT:
-            numbers[part] = np.array([num_train], np.float32)
+        if part in own:
+            value = np.float32(own[part])
+            numbers[part] = np.array([value if np.isfinite(value) else 0], np.float32)
             continue
         if part not in received or names.role_of(part) not in names.EXCHANGED:
             raise Malformed(f"question: part {part!r} is no exchanged tensor of the model")

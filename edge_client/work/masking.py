@@ -66,7 +66,8 @@ class Masking:
             raise Declined("the plan has chosen another model than the one in the question")
 
         def make() -> tuple[SignedShare, Tensors]:
-            numbers = numbers_of(question, result.tensors, received, num_train)
+            measured = (result.evaluated, result.trained)
+            numbers = numbers_of(question, result.tensors, received, num_train, measured)
             share, values = answer(question, numbers, plan.device_id, self.policy, self.draw)
             return upload_of(share, values, self.key)
 

@@ -61,7 +61,13 @@ def sum_up(
         (
             integers_of(
                 question,
-                numbers_of(question, each.tensors, received, each.num_train),
+                numbers_of(
+                    question,
+                    each.tensors,
+                    received,
+                    each.num_train,
+                    (each.evaluated, each.trained),
+                ),
                 rounding(seed, each.device_id).bytes,
             )
             for each in results

@@ -166,7 +166,7 @@ def carried_out(
     verbs: tuple[Verb, ...],
     seed: int,
 ) -> PlanResult:
-    """Return what a device computes for a plan of the first round, computed here once more."""
+    """Return the result of a device's plan of the first round, computed here once more."""
     plan = Plan("again", 1, 1, 1, device_id, bundle.digest, "0" * 64, verbs, seed, math.inf)
     executor = Executor(bundle, load_graphs_of("onnx")(bundle), windows, from_entropy)
     return executor.execute(plan, model, {}, lambda _digest: model)

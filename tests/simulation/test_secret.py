@@ -51,7 +51,13 @@ def by_helpers(
     for each in results:
         share, values = answer(
             exchange.question,
-            numbers_of(exchange.question, each.tensors, received, each.num_train),
+            numbers_of(
+                exchange.question,
+                each.tensors,
+                received,
+                each.num_train,
+                (each.evaluated, each.trained),
+            ),
             each.device_id,
             policy,
             secret_sums.rounding(seed, each.device_id).bytes,

@@ -30,11 +30,11 @@ from tests.wire.signed_vectors import VECTORS, A, B
 from wire.arrays.tensors import Array, Tensors
 from wire.codec import digest, encode
 from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest
-from wire.messages import CheckIn, Mask, Plan, Policy, Protect, Train
+from wire.messages import CheckIn, Mask, Metrics, Plan, Policy, Protect, Train
 from wire.secret.fixed import FixedPoint
 from wire.secret.masks import SEED_BYTES, mask
-from wire.secret.messages import WEIGHT, about_of, purpose_of, seeds_of
-from wire.secret.question import UPLOAD_BYTES, Part, Share, SumQuestion
+from wire.secret.messages import ACCURACY, LOSS, WEIGHT, about_of, purpose_of, seeds_of
+from wire.secret.question import Part, Share, SumQuestion
 
 FILE = VECTORS / "secret.json"
 SIGNED = b"shoal/1 secret\n"
@@ -291,19 +291,30 @@ def _numbers() -> list[dict[str, Any]]:
     }
     parts = {"shared/w": Part(4, 0.25), "statistic/m": Part(2, 2.0)}
     rows = []
-    for name, asked, changed, num_train in (
-        ("a mean of devices", parts, update, 30),
-        ("a mean by windows", parts | {WEIGHT: Part(1, 100.0)}, update, 30),
-        ("more windows than the largest weight", parts | {WEIGHT: Part(1, 20.0)}, update, 30),
-        ("no change", parts | {WEIGHT: Part(1, 100.0)}, {}, 0),
-    ):
+    weight, means = {WEIGHT: Part(1, 100.0)}, {ACCURACY: Part(1, 1.0), LOSS: Part(1, 16.0)}
+    none, some = Metrics(), Metrics(8, 12.0, 6)
+    cases: tuple[tuple[str, dict[str, Part], Tensors, int, tuple[Metrics, ...]], ...] = (
+        ("a mean of devices", parts, update, 30, ()),
+        ("a mean by windows", parts | weight, update, 30, ()),
+        ("more windows than the largest", parts | {WEIGHT: Part(1, 20.0)}, update, 30, ()),
+        ("no change", parts | weight, {}, 0, ()),
+        ("a test", parts | weight | means, update, 30, (some, Metrics(3, 1.0, 1))),
+        ("no test, but training", means, update, 30, (none, Metrics(3, 1.0, 1))),
+        ("neither", means, update, 30, (none, none)),
+    )
+    for name, asked, changed, num_train, measured in cases:
         question = SumQuestion(A, asked, 16, 20, 5, (A,), 0.0)
-        numbers = numbers_of(question, changed, received, num_train)
+        numbers = numbers_of(question, changed, received, num_train, measured)
         rows.append(
             {
                 "name": name,
                 "question": msgspec.to_builtins(question),
                 "num_train": num_train,
+                "measured": [
+                    float(number)
+                    for each in measured
+                    for number in (each.num_examples, each.loss_sum, each.num_correct)
+                ],
                 "received": {key: _bits(value.ravel()) for key, value in received.items()},
                 "update": {key: _bits(value.ravel()) for key, value in changed.items()},
                 "numbers": {key: _bits(value) for key, value in numbers.items()},

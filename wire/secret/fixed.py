@@ -11,7 +11,7 @@ import numpy as np
 
 from wire.arrays.tensors import Array
 
-BITS = (16, 32)
+BITS: tuple[Literal[16, 32], ...] = (16, 32)
 """Sizes of an integer, in bits."""
 LEAST_BOUND = 8
 """Smallest bound of an integer before it is summed; numbers would be too coarse below."""

@@ -20,6 +20,8 @@ from wire.verbs import Mask, Verb
 
 WEIGHT = "weight"
 """Name of the part that has a device's number of training windows, by which it counts in a mean."""
+ACCURACY, LOSS = "accuracy", "loss"
+"""Names of the parts that have the accuracy and the mean loss of the received model."""
 
 
 class Agreement(msgspec.Struct, frozen=True, tag="agreement"):

@@ -92,8 +92,8 @@ def decode_answer(payload: bytes, helper: TlsPublicKey) -> tuple[Answer, str, by
     answer: Answer = decode(text, Answer)
     signature = signed.decode("ascii", "replace")
     check_signature(helper, signature, answer)
-    if answer.helper != (own := key_digest(helper)):
-        raise Untrusted(f"answer in the name of {answer.helper[:12]}, signed by {own[:12]}")
+    if answer.helper != (signer := key_digest(helper)):
+        raise Untrusted(f"answer in the name of {answer.helper[:12]}, signed by {signer[:12]}")
     return answer, signature, sealed
 
 

@@ -15,7 +15,7 @@ from aggregator.http.pages.charts import sizes_of
 from aggregator.ports import Store
 from aggregator.view.fleet import FleetView
 from aggregator.view.round_record import RoundRecord
-from aggregator.view.summary import Spread, accuracy_of, spread
+from aggregator.view.summary import Spread, accuracy_of, spread_of
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 NOTED = (
@@ -127,7 +127,7 @@ def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
             record.opened_at_s,
             record.closed_at_s,
             len(record.evaluated),
-            spread(accuracy_of(record).values()),
+            spread_of(record),
             mean_loss(record.evaluated.values()),
             sizes_of(record.groups),
             record.bytes_up,

@@ -136,7 +136,7 @@ public interface Storage {
     public fun saveFailures(count: Long)
 
     /**
-     * Return what [saveAnswers] stored last, or null before the first time.
+     * Return the bytes that [saveAnswers] stored last, or null before the first time.
      *
      * @throws MalformedException it is damaged. It is never deleted: without it, questions could be
      *   answered again
