@@ -107,7 +107,7 @@ def numbers_of(
     own = {
         WEIGHT: num_train,
         ACCURACY: metrics.accuracy,
-        LOSS: metrics.loss_sum / max(1, metrics.num_examples),
+        LOSS: metrics.mean_loss,
     }
     numbers: Tensors = {}
     for part, wanted in question.parts.items():

@@ -182,7 +182,7 @@ def _message(rng: random.Random) -> m.Message:
 
 def _question(rng: random.Random, sha: str) -> SumQuestion:
     parts = {f"shared/{at}": Part(rng.randrange(1, 2**31), rng.random() + 1e-9) for at in range(2)}
-    bits = rng.choice(BITS)
+    bits: Any = rng.choice(BITS)
     most, min_sum = rng.randrange(1, most_of(bits) + 1), rng.randrange(1, 2**31)
     return SumQuestion(sha, parts, bits, most, min_sum, (sha,) * rng.randrange(1, 5), 1.5e9)
 

@@ -78,8 +78,8 @@ internal class Outbox(
     /** Report which release is in use. */
     fun inUse(message: InUse) {
         val isWithheld = message.problem.isNotEmpty() && !policy.tellsErrors
-        val told = if (isWithheld) message.copy(problem = ErrorReports.WITHHELD) else message
-        send("in-use", if (policy.minSum == null) told else told.copy(evaluated = Metrics(), before = Metrics()))
+        val permitted = if (isWithheld) message.copy(problem = ErrorReports.WITHHELD) else message
+        send("in-use", if (policy.minSum == null) permitted else permitted.copy(evaluated = Metrics(), before = Metrics()))
     }
 
     /** Report the last error. */

@@ -106,13 +106,9 @@ internal class PlanWork(
         )
         checkSums(update)
         val masked = maskOf(plan)?.let { masked(it.question, plan, result, model, numTrain) }
-        val payload = when {
-            masked != null -> encodeUpdate(withoutCounts(update).copy(share = masked.signed), masked.tensors)
-            else -> {
-                val told = if (policy.minSum == null) update else withoutCounts(update)
-                encodeUpdate(told, Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId))
-            }
-        }
+        val permitted = if (masked == null && policy.minSum == null) update else withoutCounts(update)
+        val tensors = masked?.tensors ?: Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId)
+        val payload = encodeUpdate(permitted.copy(share = masked?.signed), tensors)
         if (payload.size > mostBytes) {
             throw LimitExceededException("update of ${payload.size} bytes: at most $mostBytes can be sent")
         }

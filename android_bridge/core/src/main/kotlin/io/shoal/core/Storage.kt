@@ -136,10 +136,10 @@ public interface Storage {
     public fun saveFailures(count: Long)
 
     /**
-     * Return the bytes that [saveAnswers] stored last, or null before the first time.
+     * Return the answers to questions of secret sums as they were stored, or null before the first one.
      *
-     * @throws MalformedException it is damaged. It is never deleted: without it, questions could be
-     *   answered again
+     * @throws MalformedException the file is damaged; it is not deleted, since questions could be answered
+     *   again then
      */
     public fun answers(): ByteArray?
 

@@ -56,7 +56,7 @@ internal class Masking(
         checkAbout(question, plan, nowS)
         if (result.model != plan.model) throw PolicyBrokenException("the plan has chosen another model than the one in the question")
         return answers.once(question) {
-            val answer = answer(question, numbersOf(question, result.tensors, received, numTrain), plan.deviceId, policy, draw)
+            val answer = answer(question, numbersOf(question, result.tensors, received, numTrain, listOf(result.evaluated, result.trained)), plan.deviceId, policy, draw)
             val tensors = answer.values.entries.associate { (part, bytes) -> Names.masked(part) to bytesTensor(bytes) }
             MaskedResult(SignedShare(answer.share, answer.signature(key)), tensors)
         }

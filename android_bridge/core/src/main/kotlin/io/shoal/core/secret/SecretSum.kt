@@ -9,6 +9,7 @@ import io.shoal.core.Tensor
 import io.shoal.core.Tensors
 import io.shoal.core.difference
 import io.shoal.core.wire.Mask
+import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
@@ -31,6 +32,8 @@ private val SIGNED = "shoal/1 secret\n".toByteArray()
 
 /** Name of the part that has a device's number of training windows, by which it counts in a mean. */
 private const val WEIGHT = "weight"
+private const val ACCURACY = "accuracy"
+private const val LOSS = "loss"
 
 /** Smallest number of devices of a sum, unless the owner's policy has another one. */
 private const val LEAST_SUM = 5L
@@ -94,18 +97,27 @@ internal fun checkAbout(question: SumQuestion, plan: Plan, nowS: Double) {
 }
 
 /**
- * Return a device's numbers by part: its changes, and its weight. If there is a part for the weight,
- * the changes are multiplied by the device's share of the largest weight.
+ * Return a device's numbers by part: changes, weight, accuracy and loss. If there is a part for the
+ * weight, the changes are multiplied by the device's share of the largest weight.
  *
  * @param update `delta/NAME` and `statistic/NAME`; tensors that are not in it have not changed
  * @param received model that the device received
  * @param numTrain number of its training windows
+ * @param measured metrics of the received model on its test windows, and those of its training; the
+ *   first ones that are over any windows count, so that every device has some
  * @throws MalformedException a part is no tensor of the model, or has another size
  */
-internal fun numbersOf(question: SumQuestion, update: Tensors, received: Tensors, numTrain: Int): Map<String, FloatArray> {
+internal fun numbersOf(question: SumQuestion, update: Tensors, received: Tensors, numTrain: Int, measured: List<Metrics>): Map<String, FloatArray> {
     val share = question.parts[WEIGHT]?.let { minOf(numTrain / it.clip, 1.0) } ?: 1.0
+    val metrics = measured.firstOrNull { it.numExamples > 0 } ?: Metrics()
+    val examples = maxOf(metrics.numExamples, 1).toDouble()
+    val own = mapOf(
+        WEIGHT to numTrain.toFloat(),
+        ACCURACY to (metrics.numCorrect / examples).toFloat(),
+        LOSS to (metrics.lossSum / examples).toFloat(),
+    )
     return question.parts.mapValues { (part, wanted) ->
-        if (part == WEIGHT) return@mapValues floatArrayOf(numTrain.toFloat())
+        own[part]?.let { return@mapValues floatArrayOf(if (it.isFinite()) it else 0f) }
         val base = received[part].takeIf { Names.isExchanged(part) }
             ?: throw MalformedException("question: part '${part.take(80)}' is no exchanged tensor of the model")
         val change = changeOf(part, update, base)

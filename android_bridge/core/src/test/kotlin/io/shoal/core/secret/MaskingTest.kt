@@ -135,7 +135,7 @@ class MaskingTest {
     @Test
     fun `a question that does not fit the model is not answered`() {
         for (wrong in listOf("shared/w" to SumPart(5, 1.0), "private/p" to SumPart(4, 1.0), "shared/none" to SumPart(1, 1.0))) {
-            assertFailsWith<MalformedException>("$wrong") { numbersOf(question.copy(parts = mapOf(wrong)), emptyMap(), model + ("private/p" to Tensor.of(FloatArray(4))), 9) }
+            assertFailsWith<MalformedException>("$wrong") { numbersOf(question.copy(parts = mapOf(wrong)), emptyMap(), model + ("private/p" to Tensor.of(FloatArray(4))), 9, emptyList()) }
         }
     }
 

@@ -12,6 +12,7 @@ import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonNumber
 import io.shoal.core.wire.JsonString
+import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Share
 import io.shoal.core.wire.SumQuestion
@@ -185,8 +186,10 @@ class SecretSumTest {
     fun `the numbers of a change are those of the vectors`() {
         assertTrue(cases("numbers").size >= 4)
         for (case in cases("numbers")) {
+            val metrics = case.list("measured") { value, _ -> (value as JsonNumber).text.toDouble() }
+                .chunked(3) { (examples, loss, correct) -> Metrics(examples.toLong(), loss, correct.toLong()) }
             fun tensors(key: String) = case.map(key) { _, _ -> }.keys.associateWith { Tensor.of(floats(case.obj(key).longs(it))) }
-            val numbers = numbersOf(SumQuestion.of(case.obj("question")), tensors("update"), tensors("received"), case.count("num_train").toInt())
+            val numbers = numbersOf(SumQuestion.of(case.obj("question")), tensors("update"), tensors("received"), case.count("num_train").toInt(), metrics)
             val bits = numbers.mapValues { (_, each) -> each.map { it.toRawBits().toLong() and 0xffffffffL } }
             assertEquals(numbers.keys.associateWith { case.obj("numbers").longs(it) }, bits, case.string("name"))
             assertEquals(case.map("numbers") { _, _ -> }.keys, bits.keys)
