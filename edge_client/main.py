@@ -27,6 +27,7 @@ from edge_client.options import (
 from edge_client.settings import SETTINGS
 from edge_client.storage.owner import Owner
 from edge_client.storage.state import DeviceState, only_process
+from edge_client.storage.sums_key import sums_key
 from host.logs import alive, log_to_stderr
 from host.settings import warn_of_variables
 from wire.codec import encode
@@ -77,7 +78,7 @@ def _take_part(
     with contextlib.suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
-    helpers, key = helpers_of(arguments)
+    helpers = helpers_of(arguments)
     load_graphs, state = (
         graph_loader(arguments),
         DeviceState(arguments.state, Owner(arguments.id, arguments.fleet)),
@@ -119,7 +120,7 @@ def _take_part(
             live=live,
             most_bytes=arguments.max_payload << 20,
             helpers=helpers,
-            key=key,
+            key=sums_key(arguments.state, arguments.id) if helpers else None,
         )
         if enrolled is not None:
             from edge_client.enrolment.credentials import Credentials

@@ -16,11 +16,11 @@ from host.files import file_error
 from host.loopback import is_loopback
 from wire.bundle import Manifest, unpack
 from wire.errors import ConfigError, WireError
-from wire.identity.certificates import TlsKey, TlsPublicKey, read_tls_key
+from wire.identity.certificates import TlsPublicKey
 from wire.identity.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
-from wire.secret.helpers import read_helpers
+from wire.secret.named_keys import read_helpers
 
 log = logging.getLogger("shoal.edge")
 
@@ -212,15 +212,11 @@ def policy_of(arguments: argparse.Namespace) -> Policy | None:
     return read_policy(arguments.policy) if arguments.policy is not None else None
 
 
-def helpers_of(
-    arguments: argparse.Namespace,
-) -> tuple[tuple[TlsPublicKey, ...], TlsKey | None]:
-    """Return the keys of the file `--helpers`, and the device's key, which signs for them.
-
-    Without `--helpers`, there are none.
+def helpers_of(arguments: argparse.Namespace) -> tuple[TlsPublicKey, ...]:
+    """Return the keys of the file `--helpers`; none without it.
 
     Raises:
-        ConfigError: a file cannot be used, `--key` is missing, or the policy needs `--helpers`.
+        ConfigError: the file cannot be used, or the policy needs it.
     """
     policy = policy_of(arguments)
     if arguments.helpers is None:
@@ -229,22 +225,24 @@ def helpers_of(
                 f"policy {arguments.policy}: min_sum {policy.min_sum} permits reports in secret "
                 "sums alone, which need the helpers' keys; set --helpers"
             )
-        return (), None
-    if arguments.key is None:
-        raise ConfigError("--helpers needs --key, which signs this device's answers; set it too")
+        return ()
+    if policy is None or policy.min_sum is None:
+        log.warning(
+            "No min_sum in the policy: this device also reports outside secret sums, to every "
+            "campaign in clear mode"
+        )
     try:
         helpers = read_helpers(arguments.helpers.read_bytes())
     except OSError as error:
         raise ConfigError(file_error(f"--helpers {arguments.helpers}", error)) from None
     except WireError as error:
         raise ConfigError(f"--helpers {arguments.helpers}: {error}") from None
-    try:
-        key = read_tls_key(arguments.key.read_bytes())
-    except OSError as error:
-        raise ConfigError(file_error(f"--key {arguments.key}", error)) from None
-    except WireError as error:
-        raise ConfigError(f"--key {arguments.key}: {error}") from None
-    return tuple(helper.public for helper in helpers), key
+    if len(helpers) == 1:
+        log.warning(
+            "One helper protects from nobody who has both its key and the service's messages; "
+            "use three, of other parties"
+        )
+    return tuple(helper.public for helper in helpers)
 
 
 def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
@@ -254,9 +252,7 @@ def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
         ConfigError: it is not an address, or the broker is on another machine and neither TLS nor
             `--insecure` is used.
     """
-    # without a certificate, the key only signs answers in secret sums
-    key = None if arguments.helpers is not None and arguments.cert is None else arguments.key
-    address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, key)
+    address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
     address = address.login(arguments.broker_user, arguments.broker_password_file)
     if not address.tls and not is_loopback(address.host) and not arguments.insecure:
         raise ConfigError(

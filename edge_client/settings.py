@@ -65,7 +65,7 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[Path | None, about("Owner's policy: what this device permits (TOML).")] = None
     helpers: Annotated[
         Path | None,
-        about("Keys of the helpers of secret sums (helper.pub of each, in one file); needs --key."),
+        about("Keys of the helpers of secret sums (helper.pub of each, in one file)."),
     ] = None
     max_payload: Annotated[
         int, about("Size of the largest model or update in MiB.", ge=1, le=LARGEST)

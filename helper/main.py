@@ -15,10 +15,11 @@ from host.files import file_error, is_locked, lock_folder, write_atomically
 from host.logs import FORMS, alive, log_to_stderr
 from host.loopback import is_loopback
 from wire.errors import BundleError, ConfigError, Malformed, ShoalError
-from wire.identity.certificates import common_name, public_key_of, read_certificate
+from wire.identity.certificates import TlsPublicKey, common_name, public_key_of, read_certificate
 from wire.identity.keys import read_private, read_public
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.messages import CLIENT
+from wire.secret.named_keys import read_named_keys
 from wire.secret.roster import sign_roster
 from wire.topics import check_name, helper_name
 
@@ -76,7 +77,12 @@ def parser() -> argparse.ArgumentParser:
     roster.add_argument("--fleet", required=True, help="name of the fleet")
     roster.add_argument("--key", type=Path, required=True, help="root key (PEM)")
     roster.add_argument("--out", type=Path, required=True, help="file for the roster")
-    roster.add_argument("certificates", type=Path, nargs="+", help="certificates of devices (PEM)")
+    roster.add_argument(
+        "devices",
+        type=Path,
+        nargs="+",
+        help="sums.pub of boards, and certificates of phones (PEM)",
+    )
     return top
 
 
@@ -144,25 +150,33 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 def roster(arguments: argparse.Namespace) -> None:
-    """Sign the roster of the devices with these certificates.
+    """Sign the roster of these devices.
 
     Raises:
-        ConfigError: a file cannot be used, or two certificates are of one device.
+        ConfigError: a file cannot be used, or two of one device.
     """
     check_name(arguments.fleet, "fleet name")
     root = _read("--key", arguments.key, read_private)
     devices = {}
-    for path in arguments.certificates:
-        certificate = _read("certificate", path, lambda pem: read_certificate(pem.decode()))
-        device = check_name(common_name(certificate.subject), f"{path}: device id")
+    for path in arguments.devices:
+        device, key = _read("device", path, _read_device)
+        check_name(device, f"{path}: device id")
         if device in devices:
-            raise ConfigError(f"certificate {path}: there is another one of the device {device}")
-        devices[device] = public_key_of(certificate)
+            raise ConfigError(f"device {path}: there is another key of the device {device}")
+        devices[device] = key
     try:
         write_atomically(arguments.out, sign_roster(root, arguments.fleet, devices))
     except OSError as error:
         raise ConfigError(file_error(f"--out {arguments.out}", error)) from None
     print(f"{arguments.out}: {len(devices)} devices of the fleet {arguments.fleet}")
+
+
+def _read_device(text: bytes) -> tuple[str, TlsPublicKey]:
+    if not text.startswith(b"device "):
+        certificate = read_certificate(text.decode())
+        return common_name(certificate.subject), public_key_of(certificate)
+    (device,) = read_named_keys(text, "device")
+    return device.name, device.public
 
 
 def _folder(command: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from wire.identity.certificates import (
     read_tls_key,
 )
 from wire.identity.keys import private_pem
-from wire.secret.helpers import write_helper
+from wire.secret.named_keys import write_named_key
 
 _DIGITS = 64
 
@@ -58,7 +58,7 @@ def make_helper(folder: Path, fleet: str, name: str) -> HelperIdentity:
     text = encode(identity)
     try:
         make_folder(folder)
-        write_atomically(folder / "helper.pub", write_helper(name, key.public_key()))
+        write_atomically(folder / "helper.pub", write_named_key("helper", name, key.public_key()))
         write_atomically(folder / "helper.key", private_pem(key), 0o600)
         write_atomically(folder / "ledger", _line("", text)[1], 0o600)
     except OSError as error:

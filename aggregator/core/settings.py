@@ -11,7 +11,7 @@ from host.settings import about
 from wire.bundle import Bundle, Layout, Manifest
 from wire.errors import ConfigError
 from wire.messages import Digest, Name
-from wire.secret.helpers import Helper
+from wire.secret.named_keys import NamedKey
 from wire.tasks import RECONSTRUCTION
 
 Ended = Literal["", "rounds", "days", "patience", "order"]
@@ -55,7 +55,7 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
 
     Empty if devices make no personal models.
     """
-    helpers: tuple[Helper, ...] = ()
+    helpers: tuple[NamedKey, ...] = ()
     """Helpers of secret mode, in the order of questions; none in clear mode."""
     min_updates: Annotated[
         int,

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from wire.arrays.tensors import Tensors
 from wire.errors import WireError
 from wire.messages import Digest, Name
-from wire.secret.fixed import bits_for
 from wire.secret.messages import (
     Agreement,
     Answer,
@@ -25,7 +24,7 @@ from wire.secret.messages import (
     digest_of,
 )
 from wire.secret.parts import cut
-from wire.secret.question import Part, SumQuestion
+from wire.secret.question import Part, SumQuestion, bits_for
 
 Stage = Literal["opening", "opened", "failed"]
 """Stage of a sum: helpers open its set; they have opened it; or nobody ever will."""

@@ -32,7 +32,7 @@ from host.settings import check, marked
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError, WireError
 from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
-from wire.secret.helpers import Helper, read_helpers
+from wire.secret.named_keys import NamedKey, read_helpers
 
 T = TypeVar("T")
 
@@ -145,7 +145,7 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
     Raises:
         ConfigError: a rule or hours cannot be read, or a cohort is too small.
     """
-    helpers: tuple[Helper, ...] = ()
+    helpers: tuple[NamedKey, ...] = ()
     if settings.secret:
         check_secret(settings)
         helpers = _helpers(settings.helpers)
@@ -187,7 +187,7 @@ def check_secret(settings: CampaignSettings) -> None:
         )
 
 
-def _helpers(path: Path | None) -> tuple[Helper, ...]:
+def _helpers(path: Path | None) -> tuple[NamedKey, ...]:
     """Return the helpers of a file.
 
     Raises:
@@ -199,11 +199,17 @@ def _helpers(path: Path | None) -> tuple[Helper, ...]:
             "file with the helper.pub of each"
         )
     try:
-        return read_helpers(path.read_bytes())
+        helpers = read_helpers(path.read_bytes())
     except OSError as error:
         raise ConfigError(file_error(f"--helpers {path}", error)) from None
     except WireError as error:
         raise ConfigError(f"--helpers {path}: {error}") from None
+    if len(helpers) == 1:
+        log.warning(
+            "One helper protects from nobody who has both its key and the messages of this "
+            "service; use three, of other parties"
+        )
+    return helpers
 
 
 def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str:

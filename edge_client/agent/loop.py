@@ -113,7 +113,7 @@ class Agent:
             most_whole: size of the largest update that is sent whole.
             pace: interval between checkpoints.
             helpers: keys of the helpers of secret sums; without any, the device takes part in none.
-            key: key of the device's certificate, which signs its answers in secret sums.
+            key: key that signs the device's answers in secret sums.
 
         Raises:
             ConfigError: the state folder cannot be read.

@@ -104,15 +104,15 @@ def numbers_of(
     if weight is not None:
         share = min(num_train / weight.clip, 1.0)
     metrics = next((each for each in measured if each.num_examples), Metrics())
-    own = {
+    scalars = {
         WEIGHT: num_train,
         ACCURACY: metrics.accuracy,
         LOSS: metrics.mean_loss,
     }
     numbers: Tensors = {}
     for part, wanted in question.parts.items():
-        if part in own:
-            value = np.float32(own[part])
+        if part in scalars:
+            value = np.float32(scalars[part])
             numbers[part] = np.array([value if np.isfinite(value) else 0], np.float32)
             continue
         if part not in received or names.role_of(part) not in names.EXCHANGED:

@@ -24,7 +24,7 @@ from wire.secret.question import SignedShare
 class Masking:
     """A device's means to answer questions of secret sums.
 
-    `key` is that of its certificate, `draw` a source of random bytes that nobody else knows.
+    `key` signs them; `draw` is a source of random bytes that nobody else knows.
     """
 
     policy: SecretPolicy

@@ -186,6 +186,7 @@ def demo(
                 out / "parties",
                 FLEET,
                 fleet.devices,
+                lambda device_id: out / "devices" / device_id / "state",
                 key,
                 folder / TRUST_FILE,
                 broker.url,

@@ -8,20 +8,20 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from edge_client.core.ports import Windows
 from edge_client.graphs.loading import load_graphs_of
+from edge_client.storage.sums_key import sums_key
 from edge_client.work.executor import Executor, PlanResult, from_entropy
 from helper.storage import make_helper
 from host.files import write_atomically
 from simulation.local.fleet import start_program, stop_processes
 from wire.arrays.tensors import Tensors
 from wire.bundle import Bundle
-from wire.identity.certificates import new_tls_key
-from wire.identity.keys import PrivateKey, private_pem
+from wire.identity.keys import PrivateKey
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
 from wire.messages import Plan, Verb
@@ -39,6 +39,7 @@ class SecretParties:
         folder: Path,
         fleet: str,
         devices: Iterable[str],
+        state_of: Callable[[str], Path],
         root: PrivateKey,
         trust: Path,
         broker_url: str,
@@ -51,6 +52,7 @@ class SecretParties:
             folder: where to write them.
             fleet: name of the fleet.
             devices: ids of the devices.
+            state_of: returns a device's state folder, where its key is made.
             root: root key, which signs the roster.
             trust: file with the root's public key.
             broker_url: address of the broker.
@@ -68,11 +70,8 @@ class SecretParties:
             make_helper(self.folder_of(name), fleet, name)
         public = b"".join((self.folder_of(name) / "helper.pub").read_bytes() for name in self.names)
         write_atomically(self.helpers, public)
-        keys = {device_id: new_tls_key() for device_id in sorted(devices)}
-        for device_id, key in keys.items():
-            (folder / "devices").mkdir(parents=True, exist_ok=True)
-            write_atomically(self._key_of(device_id), private_pem(key), 0o600)
-        roster = sign_roster(root, fleet, {name: key.public_key() for name, key in keys.items()})
+        keys = {d: sums_key(state_of(d), d).public_key() for d in sorted(devices)}
+        roster = sign_roster(root, fleet, keys)
         write_atomically(folder / "roster.signed", roster)
         write_atomically(folder / "policy.toml", f"min_sum = {min_sum}\n".encode())
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -85,11 +84,10 @@ class SecretParties:
         """Return the path of the log of a helper's process."""
         return self._folder / f"{name}.log"
 
-    def options_of(self, device_id: str) -> list[str]:
+    def options_of(self, _device_id: str) -> list[str]:
         """Return the options of `shoal-edge` by which a device takes part in secret sums alone."""
         return [
-            *("--helpers", str(self.helpers), "--key", str(self._key_of(device_id))),
-            *("--policy", str(self._folder / "policy.toml")),
+            *("--helpers", str(self.helpers), "--policy", str(self._folder / "policy.toml")),
         ]
 
     def start(self, name: str) -> None:
@@ -103,9 +101,6 @@ class SecretParties:
             ],
             self.log_of(name),
         )
-
-    def _key_of(self, device_id: str) -> Path:
-        return self._folder / "devices" / f"{device_id}.key"
 
     def __enter__(self) -> "SecretParties":
         for name in self.names:

@@ -29,8 +29,7 @@ from wire.bundle import Graph, Manifest, Window, pack, unpack
 from wire.codec import decode, digest, encode, encode_update
 from wire.identity.keys import new_key, public_pem
 from wire.identity.signed import vouch
-from wire.secret.fixed import BITS, most_of
-from wire.secret.question import UPLOAD_BYTES, Part, Share, SignedShare, SumQuestion
+from wire.secret.question import BITS, UPLOAD_BYTES, Part, Share, SignedShare, SumQuestion, most_of
 
 F32 = np.float32
 

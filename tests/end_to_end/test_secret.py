@@ -37,6 +37,7 @@ class Secret(Field):
             self.folder / "parties",
             "t",
             self.data.devices,
+            lambda device_id: self.folder / "devices" / device_id / "state",
             read_private((self.exported.folder / "signing.key").read_bytes()),
             self.exported.folder / "trust.pem",
             self.broker_url,

@@ -18,12 +18,12 @@ from tests.fleet.world import Client, World, asks_for_sum, digest_of
 from tests.support.known import known
 from wire.identity.certificates import new_tls_key, write_public_key
 from wire.messages import Mask
-from wire.secret.helpers import Helper
 from wire.secret.messages import Agreement, Answer, MaskSums, SumRefusal
+from wire.secret.named_keys import NamedKey
 from wire.secret.question import Part, SumQuestion
 
 HELPERS = tuple(
-    Helper(name, write_public_key(new_tls_key().public_key())) for name in ("n", "s", "e")
+    NamedKey(name, write_public_key(new_tls_key().public_key())) for name in ("n", "s", "e")
 )
 TEN = tuple(f"d{number}" for number in range(10))
 

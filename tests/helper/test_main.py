@@ -12,6 +12,7 @@ from tests.helper.exchange import KEYS
 from wire.errors import Malformed, Untrusted
 from wire.identity.certificates import certificate_pem, key_digest
 from wire.identity.keys import new_key, private_pem, public_pem
+from wire.secret.named_keys import write_named_key
 from wire.secret.roster import read_roster
 
 
@@ -42,9 +43,12 @@ def test_the_owner_of_the_root_key_signs_the_roster(tmp_path: Path) -> None:
     root, files = new_key(), []
     (tmp_path / "signing.key").write_bytes(private_pem(root))
     for device in ("d1", "d2"):
-        certificate = authority.issue(KEYS[device].public_key(), device, time.time())
         files.append(tmp_path / f"{device}.pem")
-        files[-1].write_text(certificate_pem(certificate))
+        if device == "d1":
+            certificate = authority.issue(KEYS[device].public_key(), device, time.time())
+            files[-1].write_text(certificate_pem(certificate))
+        else:
+            files[-1].write_bytes(write_named_key("device", device, KEYS[device].public_key()))
     options = ("--fleet", "watches", "--key", tmp_path / "signing.key", "--out", tmp_path / "out")
     done = helper("roster", *options, *files)
     assert (done.stdout, done.stderr) == (f"{tmp_path}/out: 2 devices of the fleet watches\n", "")
@@ -62,9 +66,10 @@ def test_the_owner_of_the_root_key_signs_the_roster(tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="roster of 4 bytes: not readable"):
         read_roster(b"none", "watches", trusted)
     twice = helper("roster", *options, files[0], files[0])
-    assert twice.stderr == (
-        f"error: certificate {files[0]}: there is another one of the device d1\n"
-    )
+    assert twice.stderr == (f"error: device {files[0]}: there is another key of the device d1\n")
+    files[1].write_bytes(write_named_key("helper", "d2", KEYS["d2"].public_key()))
+    wrong = helper("roster", *options, files[1])
+    assert wrong.stderr.startswith(f"error: device {files[1]}: ")
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Sums over masked integers are exact, and a sealed text opens for one key and one purpose."""
 
+import io
 import json
 from typing import Any, Literal
 
@@ -10,14 +11,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.core.sums import integers_of
 from tests.wire import secret_vectors
 from wire.codec import decode, encode
 from wire.errors import Malformed, Untrusted
 from wire.identity.certificates import has_signed, key_digest
-from wire.secret.fixed import BITS, LEAST_BOUND, FixedPoint
+from wire.secret.fixed import FixedPoint
 from wire.secret.masks import SEED_BYTES, mask, masked
 from wire.secret.messages import purpose_of, seeds_of
-from wire.secret.question import UPLOAD_BYTES, Share, SumQuestion
+from wire.secret.question import BITS, LEAST_BOUND, UPLOAD_BYTES, Share, SumQuestion
 from wire.secret.sealing import seal, unseal
 
 DRAWS = np.random.default_rng(0)
@@ -117,12 +119,26 @@ class TestSealing:
 class TestVectorsOfAnswers:
     def test_each_helper_opens_the_seeds_of_the_others(self, case: dict[str, Any]) -> None:
         share = msgspec.json.decode(case["share"], type=Share)
-        helpers, drawn = case["question"]["helpers"], bytes.fromhex(case["drawn"])[UPLOAD_BYTES:]
+        helpers = case["question"]["helpers"]
+        drawn = bytes.fromhex(case["drawn"])[-SEED_BYTES * len(helpers) :]
         keys = {key_digest(key.public_key()): key for key in secret_vectors.HELPERS}
         purpose = purpose_of(case["digest"], share.device_id, share.upload)
         for number, sealed in enumerate(share.sealed):
             seeds = [drawn[SEED_BYTES * j :][:SEED_BYTES] for j in seeds_of(number, len(helpers))]
             assert unseal(sealed, keys[helpers[number]], purpose) == b"".join(seeds)
+
+    def test_these_seeds_hide_the_numbers(self, case: dict[str, Any]) -> None:
+        question = msgspec.convert(case["question"], SumQuestion)
+        drawn = io.BytesIO(bytes.fromhex(case["drawn"]))
+        numbers = {
+            part: np.array(bits, np.uint32).view(np.float32)
+            for part, bits in case["numbers"].items()
+        }
+        integers = integers_of(question, numbers, drawn.read)
+        assert drawn.read(UPLOAD_BYTES) == msgspec.json.decode(case["share"], type=Share).upload
+        seeds = [drawn.read(SEED_BYTES) for _ in question.helpers]
+        for part, values in case["values"].items():
+            assert masked(integers[part], seeds, part).tolist() == values
 
     def test_the_device_has_signed_its_share(self, case: dict[str, Any]) -> None:
         key, share = secret_vectors.DEVICE_KEY.public_key(), case["share"].encode()

@@ -5,26 +5,10 @@ masks can be added to it and taken off again.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from wire.arrays.tensors import Array
-
-BITS: tuple[Literal[16, 32], ...] = (16, 32)
-"""Sizes of an integer, in bits."""
-LEAST_BOUND = 8
-"""Smallest bound of an integer before it is summed; numbers would be too coarse below."""
-
-
-def most_of(bits: int) -> int:
-    """Return the largest number of devices of a sum of integers of so many bits."""
-    return ((1 << (bits - 1)) - 1) // LEAST_BOUND
-
-
-def bits_for(num_devices: int) -> Literal[16, 32]:
-    """Return the smallest number of bits with which so many devices can be summed."""
-    return 16 if num_devices <= most_of(16) else 32
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,34 @@ for the aggregator and with a share for the helpers, which has no values.
 """
 
 import hashlib
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from wire.fields import Digest, Name, Positive, Text
-from wire.secret.fixed import FixedPoint, most_of
+
+if TYPE_CHECKING:
+    from wire.secret.fixed import FixedPoint
 
 MOST_HELPERS = 4
 UPLOAD_BYTES = 16
 """Number of bytes of the id of an upload, drawn at random."""
+
+
+BITS: tuple[Literal[16, 32], ...] = (16, 32)
+"""Sizes of an integer, in bits."""
+LEAST_BOUND = 8
+"""Smallest bound of an integer before it is summed; numbers would be too coarse below."""
+
+
+def most_of(bits: int) -> int:
+    """Return the largest number of devices of a sum of integers of so many bits."""
+    return ((1 << (bits - 1)) - 1) // LEAST_BOUND
+
+
+def bits_for(num_devices: int) -> Literal[16, 32]:
+    """Return the smallest number of bits with which so many devices can be summed."""
+    return 16 if num_devices <= most_of(16) else 32
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -56,8 +74,10 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
         return sum(part.count for part in self.parts.values()) * self.bits // 8
 
     @property
-    def fixed(self) -> FixedPoint:
+    def fixed(self) -> "FixedPoint":
         """Fixed point of its integers."""
+        from wire.secret.fixed import FixedPoint  # commands that only read settings need no numpy
+
         return FixedPoint(self.bits, self.most)
 
     @property

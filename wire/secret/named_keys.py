@@ -1,11 +1,11 @@
-"""File of a fleet's helpers: the name at the broker and the public key of each.
+"""Public keys with the names of their owners: files that people hand to each other.
 
-Each helper's ``helper.pub`` is a line with its name and its key (PEM). Such files, one after the
-other, are the file that owners of devices and the aggregator's operator give their programs.
+Such a file is a line, ``helper NAME`` or ``device ID``, and a public key (PEM). Files of helpers,
+one after the other, are the file that owners of devices and the aggregator's operator give their
+programs.
 """
 
 import re
-from collections.abc import Sequence
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -23,13 +23,13 @@ from wire.identity.certificates import (
 from wire.secret.question import MOST_HELPERS
 
 _ONE = re.compile(
-    rb"\s*helper ([A-Za-z0-9._-]{1,64})\s*\n"
+    rb"\s*(helper|device) ([A-Za-z0-9._-]{1,64})\s*\n"
     rb"(-----BEGIN PUBLIC KEY-----[^-]+-----END PUBLIC KEY-----)\s*"
 )
 
 
-class Helper(msgspec.Struct, frozen=True):
-    """A helper of secret sums: its name at the broker, and its key (DER)."""
+class NamedKey(msgspec.Struct, frozen=True):
+    """A party of secret sums: its name, and its key (DER)."""
 
     name: Name
     der: bytes
@@ -41,37 +41,41 @@ class Helper(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its key, by which questions name it."""
+        """SHA-256 of its key, by which questions name a helper."""
         return digest(self.der)
 
 
-def write_helper(name: str, key: TlsPublicKey) -> bytes:
-    """Return the content of a helper's ``helper.pub``."""
-    return f"helper {name}\n".encode() + public_key_pem(key)
+def write_named_key(role: str, name: str, key: TlsPublicKey) -> bytes:
+    """Return the content of a file of a party; `role` is ``helper`` or ``device``."""
+    return f"{role} {name}\n".encode() + public_key_pem(key)
 
 
-def read_helpers(text: bytes) -> tuple[Helper, ...]:
+def read_named_keys(text: bytes, role: str) -> tuple[NamedKey, ...]:
+    """Return the parties of a file, which all have this role, in the order of the file.
+
+    Raises:
+        Malformed: it is no such file.
+    """
+    parties, at = list[NamedKey](), 0
+    while at < len(text) or not parties:
+        one = _ONE.match(text, at)
+        if one is None or one[1] != role.encode():
+            raise Malformed(
+                f"line {text[:at].count(10) + 1}: expected a line '{role} NAME' and a public key "
+                "(PEM)"
+            )
+        at = one.end()
+        parties.append(NamedKey(one[2].decode(), _der(one[3])))
+    return tuple(parties)
+
+
+def read_helpers(text: bytes) -> tuple[NamedKey, ...]:
     """Return the helpers of a file, in the order of their digests.
 
     Raises:
         Malformed: it is no such file, has more than `MOST_HELPERS` helpers, or one twice.
     """
-    helpers, at = list[Helper](), 0
-    while at < len(text) or not helpers:
-        one = _ONE.match(text, at)
-        if one is None:
-            raise Malformed(
-                f"line {text[:at].count(10) + 1}: expected a line 'helper NAME' and a public key "
-                "(PEM), as helper.pub has them"
-            )
-        at = one.end()
-        helpers.append(Helper(one[1].decode(), _der(one[2])))
-    check_helpers(helpers)
-    return tuple(sorted(helpers, key=lambda helper: helper.digest))
-
-
-def check_helpers(helpers: Sequence[Helper]) -> None:
-    """Raise Malformed if there are more than `MOST_HELPERS` helpers, or one twice."""
+    helpers = read_named_keys(text, "helper")
     if len(helpers) > MOST_HELPERS:
         raise Malformed(f"{len(helpers)} helpers, at most {MOST_HELPERS} are allowed")
     for what, values in (
@@ -80,6 +84,7 @@ def check_helpers(helpers: Sequence[Helper]) -> None:
     ):
         if len(set(values)) < len(values):
             raise Malformed(f"two helpers have the same {what}; each is another party with its own")
+    return tuple(sorted(helpers, key=lambda helper: helper.digest))
 
 
 def _der(pem: bytes) -> bytes:
