@@ -11,8 +11,8 @@ from aggregator.http.dashboard.history import Past, mean_loss
 from aggregator.http.pages.charts import Chart, line_chart
 from aggregator.http.pages.words import number as number_text
 from aggregator.view.fleet import FleetView, devices_of
-from aggregator.view.round_record import RoundRecord
-from aggregator.view.summary import Spread, accuracy_of, group_number, spread
+from aggregator.view.round_record import SUMMED, RoundRecord
+from aggregator.view.summary import Spread, accuracy_of, group_number, spread, spread_of
 from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.personalisation.kept import PersonalChoice
 from algorithms.spec import Choice
@@ -154,9 +154,13 @@ def accuracy_page(
             mean_loss(evaluated[d] for d in device_ids if d in evaluated),
         )
 
+    overall, loss = measured(every)
+    if record is not None and record.notes.get(SUMMED):
+        overall = spread_of(record)
     return AccuracyPage(
         record.round if record is not None else None,
-        *measured(every),
+        overall,
+        loss,
         [
             GroupAccuracy(group, len(members[group]), *measured(members[group]))
             for group in sorted(members, key=_or_first)
@@ -170,10 +174,10 @@ def accuracy_page(
 def accuracy_chart(past: Past) -> Chart | None:
     """Draw mean and worst accuracy over rounds; None if no device has reported one."""
     lines = [line for line in past.rounds if line.accuracy.mean is not None]
-    curves = {
-        ("mean", "mean"): [(line.round, line.accuracy.mean) for line in lines],
-        ("worst device", "worst"): [(line.round, line.accuracy.worst) for line in lines],
-    }
+    curves = {("mean", "mean"): [(line.round, line.accuracy.mean) for line in lines]}
+    if any(line.accuracy.worst is not None for line in lines):  # in secret mode nobody knows it
+        worst = [(line.round, line.accuracy.worst) for line in lines]
+        curves |= {("worst device", "worst"): worst}
     return line_chart(curves, lines[0].round if lines else 0, low=0.0)
 
 

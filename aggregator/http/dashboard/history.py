@@ -15,7 +15,7 @@ from aggregator.http.pages.charts import sizes_of
 from aggregator.ports import Store
 from aggregator.view.fleet import FleetView
 from aggregator.view.round_record import RoundRecord
-from aggregator.view.summary import Spread, accuracy_of, spread_of
+from aggregator.view.summary import Spread, spread_of
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 NOTED = (
@@ -116,7 +116,7 @@ class History:
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
     """Return closed rounds together with more records. `first`: the first round that was read."""
     before = past.evaluated
-    latest = next((record for record in reversed(records) if accuracy_of(record)), before)
+    latest = next((r for r in reversed(records) if spread_of(r).mean is not None), before)
     evaluated = (
         before if latest is None or (before is not None and before.round > latest.round) else latest
     )

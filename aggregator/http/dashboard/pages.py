@@ -227,6 +227,7 @@ class Pages:
             "accuracy.html",
             "campaigns",
             name=name,
+            run=view.fleet.campaigns[name],
             page=page,
             words=words,
             sort=sort,
