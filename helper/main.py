@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from helper.metrics import HelperMetrics, serve_metrics
 from helper.service import HelperService, read_devices
 from helper.storage import HelperFolder, make_helper
 from host.files import file_error, is_locked, lock_folder, write_atomically
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
         default=LEAST_SUM,
         help=f"smallest number of devices of a sum (default: {LEAST_SUM})",
     )
+    run.add_argument("--metrics", help="HOST:PORT of metrics for Prometheus (default: none)")
     run.add_argument("--log", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     run.add_argument("--log-format", choices=FORMS, default="text")
 
@@ -124,9 +126,15 @@ def run(arguments: argparse.Namespace) -> None:
         folder = HelperFolder(arguments.folder)
         read_devices(arguments.roster, folder.identity.fleet, trusted)
         client = helper_name(folder.identity.name)
-        link = MqttLink(address, client, wait_s=None, give_up=stop)
-        with contextlib.closing(link):
-            service = HelperService(folder, link, trusted, arguments.roster, arguments.min_sum)
+        metrics = HelperMetrics(lambda: folder.ledger)
+        with contextlib.ExitStack() as closing:
+            if arguments.metrics is not None:
+                closing.enter_context(serve_metrics(arguments.metrics, metrics.text))
+            link = MqttLink(address, client, wait_s=None, give_up=stop)
+            closing.enter_context(contextlib.closing(link))
+            service = HelperService(
+                folder, link, trusted, arguments.roster, arguments.min_sum, metrics
+            )
             try:
                 service.run(stop)
             except OSError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from helper.core.ledger import SetRefused
 from helper.core.sums import Rules, agreement, check_set, has_quorum, sum_masks
+from helper.metrics import HelperMetrics
 from helper.storage import HelperFolder
 from host.files import file_error
 from host.logs import alive
@@ -51,6 +52,7 @@ class HelperService:
     """Root keys: they vouch for the aggregator's key, and sign the roster."""
     roster: Path
     min_sum: int
+    metrics: HelperMetrics
 
     def __post_init__(self) -> None:
         identity = self.folder.identity
@@ -71,8 +73,10 @@ class HelperService:
                 case Delivery(retained=False) as delivery:
                     self._serve(delivery.payload)
                 case LinkUp():
+                    self.metrics.is_connected = True
                     log.info("Connected to the broker")
                 case LinkDown(reason):
+                    self.metrics.is_connected = False
                     log.warning("Connection to the broker lost: %s", reason)
                 case Denied(action, topic, reason):
                     log.warning(
@@ -84,6 +88,7 @@ class HelperService:
             request, shares = decode_request(payload, self._verifier, time.time())
         except WireError as error:
             log.warning("Request ignored: %s", error)
+            self.metrics.count(None)
             return
         try:
             answer, sealed = self._answer(request, shares)
@@ -102,6 +107,7 @@ class HelperService:
 
     def _send(self, answer: Answer, sealed: bytes) -> None:
         self.link.publish(self._answers, encode_answer(answer, self.folder.key, sealed))
+        self.metrics.count(answer)
 
     def _answer(self, request: SumRequest, shares: Shares) -> tuple[Answer, bytes]:
         devices = read_devices(self.roster, self.folder.identity.fleet, self.trusted)
@@ -115,7 +121,9 @@ class HelperService:
             )
         if not may_open:
             return agreement(request, rules), b""
+        begin_s = time.monotonic()
         answer, sums = sum_masks(request, shares, rules)
+        self.metrics.sum_s = time.monotonic() - begin_s
         log.info("Masks summed: question=%s devices=%d", request.question.digest[:12], len(shares))
         return answer, seal_sums(sums, read_public_key(request.seal_to), request.set)
 

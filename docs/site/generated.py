@@ -305,19 +305,25 @@ def python() -> str:
 def metrics() -> str:
     """Return the page of metrics, and of the alerts on them."""
     import yaml
+    from prometheus_client.parser import text_string_to_metric_families
 
     from aggregator.fleet.records import Fleet
     from aggregator.http.monitoring.metrics import CampaignMetrics
     from aggregator.service.conditions import Conditions, ServiceCounters
     from aggregator.view.fleet import FleetView
+    from helper.core.ledger import Ledger
+    from helper.metrics import HelperMetrics
 
     idle = Conditions({}, True, "", "", ServiceCounters(), {})
     collector = CampaignMetrics(lambda: FleetView(Fleet()), lambda: idle, dict)
-    parts = ["# Metrics and alerts", "", "Generated from the answer at `/metrics`.", ""]
-    parts += ["| metric | kind | meaning |", "|---|---|---|"]
-    for metric in sorted(collector.collect(), key=lambda metric: metric.name):
-        name = metric.name + ("_total" if metric.type == "counter" else "")
-        parts.append(f"| `{name}` | {metric.type} | {_cell(metric.documentation)} |")
+    parts = ["# Metrics and alerts", "", "Generated from the answers at `/metrics`."]
+    families = {"## The service": collector.collect()}
+    families["## A helper"] = text_string_to_metric_families(HelperMetrics(Ledger).text())
+    for title, metrics in families.items():
+        parts += ["", title, "", "| metric | kind | meaning |", "|---|---|---|"]
+        for metric in sorted(metrics, key=lambda metric: metric.name):
+            name = metric.name + ("_total" if metric.type == "counter" else "")
+            parts.append(f"| `{name}` | {metric.type} | {_cell(metric.documentation)} |")
     parts += ["", "## Alerts", "", "Generated from `deploy/monitoring/alerts.yml`; [get alerts]"]
     parts[-1] += "(alerts.md#what-to-do-about-each) says what to do about each."
     parts += ["", "| alert | when | for | severity | what it says |", "|---|---|---|---|---|"]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helper.metrics import HelperMetrics
 from helper.service import HelperService
 from helper.storage import HelperFolder, make_helper
 from tests.helper.exchange import DEVICES, ROSTER, Exchange
@@ -34,7 +35,12 @@ class Bench:
         self.link = broker.connect("aggregator")
         self.link.subscribe(TOPICS.of_kind("answer"))
         self.service = HelperService(
-            self.folder, broker.connect("north"), (root.public_key(),), folder / "roster", 5
+            self.folder,
+            broker.connect("north"),
+            (root.public_key(),),
+            folder / "roster",
+            5,
+            HelperMetrics(lambda: self.folder.ledger),
         )
         self.exchange = Exchange(1)
         self.exchange.keys = [self.folder.key]

@@ -1,19 +1,26 @@
 """The program `shoal-helper`: its commands, its errors of one line, and what it loads."""
 
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from aggregator.enrolment.authority import make_authority
-from tests.helper.exchange import KEYS
+from helper.storage import make_helper
+from simulation.local.broker import free_port
+from simulation.local.fleet import stop_processes
+from tests.helper.exchange import KEYS, ROSTER
+from tests.support.waiting import wait_until
 from wire.errors import Malformed, Untrusted
 from wire.identity.certificates import certificate_pem, key_digest
 from wire.identity.keys import new_key, private_pem, public_pem
 from wire.secret.named_keys import write_named_key
-from wire.secret.roster import read_roster
+from wire.secret.roster import read_roster, sign_roster
 
 
 def helper(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -93,3 +100,55 @@ def test_a_helper_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """The command that runs a helper whose broker is not there."""
+    root = new_key()
+    (tmp_path / "trust.pem").write_bytes(public_pem(root))
+    (tmp_path / "roster").write_bytes(sign_roster(root, "watches", ROSTER))
+    make_helper(tmp_path / "north", "watches", "north")
+    files = {"--folder": "north", "--trust": "trust.pem", "--roster": "roster"}
+    words = [str(word) for flag, name in files.items() for word in (flag, tmp_path / name)]
+    return ["run", *words, "--broker", f"mqtt://127.0.0.1:{free_port()}"]
+
+
+def test_metrics_are_served_before_there_is_a_broker(command: list[str]) -> None:
+    port = free_port()
+    words = [sys.executable, "-m", "helper.main", *command, "--metrics", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(words)
+
+    def scraped(path: str) -> str:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    try:
+        assert "\nshoal_helper_connected 0\n" in wait_until(lambda: scraped("/metrics"))
+        with pytest.raises(HTTPError, match="404"):
+            scraped("/")
+    finally:
+        stop_processes([process])
+
+
+@pytest.mark.parametrize(
+    "address", ["", "9110", "127.0.0.1", "127.0.0.1:", ":9110", "h:0", "h:65536", "h:1/x", "a..b:1"]
+)
+def test_an_address_of_metrics_is_a_host_and_a_port(command: list[str], address: str) -> None:
+    done = helper(*command, "--metrics", address)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --metrics must be HOST:PORT with a port of 1 to 65535, for example "
+        f"127.0.0.1:9110, got {address!r}\n",
+    )
+
+
+def test_an_address_of_metrics_that_is_in_use_is_named(command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = helper(*command, "--metrics", address)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"error: --metrics {address}: Address already in use; choose an address of this machine "
+        "and a port that is free\n",
+    )

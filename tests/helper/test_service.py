@@ -1,6 +1,7 @@
 """Three helpers as programs at a real broker: kills at each step, and requests of strangers."""
 
 import base64
+import socket
 import subprocess
 import sys
 import time
@@ -8,14 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from urllib.request import urlopen
 
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator.core.sums import opened
 from helper.storage import HelperFolder, make_helper
-from simulation.local.broker import EmbeddedBroker
+from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import stop_processes
 from tests.helper.exchange import AGGREGATOR_KEY, DEVICES, ROSTER, Exchange
 from tests.support.waiting import wait_until
@@ -42,6 +45,8 @@ class Helpers:
     broker: str
     link: MqttLink
     sign: Signer
+    port: int = field(default_factory=free_port)
+    """Port of the metrics of the first helper."""
     exchange: Exchange = field(default_factory=Exchange)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -53,12 +58,14 @@ class Helpers:
         path = self.folder / f"{name}.log"
         path.touch()
         before = self.log(name).count("Connected")
-        options = {
+        options: dict[str, object] = {
             "--folder": self.folder / name,
             "--trust": self.folder / "trust.pem",
             "--roster": self.folder / "roster",
             "--broker": self.broker,
         }
+        if name == NAMES[0]:
+            options["--metrics"] = f"127.0.0.1:{self.port}"
         words = [str(word) for pair in options.items() for word in pair]
         command = [sys.executable, "-m", "helper.main", "run", *words]
         with path.open("ab") as log:
@@ -70,6 +77,19 @@ class Helpers:
     def kill(self, name: str) -> None:
         self.processes[name].kill()
         self.processes[name].wait()
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the first helper, by name and label without `shoal_helper_`."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+            families = text_string_to_metric_families(answer.read().decode())
+        return {
+            "_".join([sample.name.removeprefix("shoal_helper_"), *sample.labels.values()]): (
+                sample.value
+            )
+            for family in families
+            for sample in family.samples
+        }
 
     def ledger(self, name: str) -> bytes:
         return (self.folder / name / "ledger").read_bytes()
@@ -167,6 +187,7 @@ def test_a_helper_that_is_killed_at_any_step_opens_the_set_and_never_another(
     check_sum(helpers, helpers.open(agreements))
     assert helpers.ledger("north") == written
 
+    assert helpers.metrics()["sums"] == 1
     peak = Path(f"/proc/{helpers.processes['north'].pid}/status").read_text()
     assert int(peak.split("VmHWM:")[1].split()[0]) <= 60 * 1024
 
@@ -271,3 +292,31 @@ def test_a_roster_is_read_again_for_each_request(helpers: Helpers) -> None:
     assert helpers.refusal(DEVICES) == "unknown-device: the helper cannot read its roster"
     (helpers.folder / "roster").write_bytes(roster)
     assert helpers.agreement(0)[0].question == helpers.exchange.question.digest
+
+
+def test_metrics_count_answers_and_show_the_ledger(helpers: Helpers) -> None:
+    idle = helpers.metrics()
+    counts = {"agreement": 0, "mask-sums": 0, "none": 0}
+    assert idle == {
+        "connected": 1,
+        "sums": 0,
+        "devices": 0,
+        **{f"requests_total_{answer}": number for answer, number in counts.items()},
+    }
+    helpers.link.publish(TOPICS.helper("north", "request"), b"none")
+    wait_until(lambda: helpers.metrics()["requests_total_none"] == 1)
+    assert helpers.refusal(DEVICES[:2]).startswith("too-few")
+    helpers.open(tuple(helpers.agreement(number) for number in range(3)))
+    opened = helpers.metrics()
+    assert opened.pop("sum_seconds") > 0
+    for answer in ("too-few", "agreement", "mask-sums"):
+        assert opened.pop(f"requests_total_{answer}") >= 1
+    assert opened == {
+        "connected": 1,
+        "sums": 1,
+        "devices": len(DEVICES),
+        "smallest_part": len(DEVICES),
+        "requests_total_none": 1,
+    }
+    with socket.create_connection(("127.0.0.1", helpers.port)):  # it sends no request
+        assert helpers.metrics() == helpers.metrics()
