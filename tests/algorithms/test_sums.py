@@ -10,9 +10,17 @@ from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.registry import CHOICES
-from algorithms.sums import FIRST_WEIGHT, KINDS, apply_sums, check_in_sums, parts_of
+from algorithms.sums import (
+    FIRST_WEIGHT,
+    KINDS,
+    LARGEST_LOSS,
+    apply_sums,
+    check_in_sums,
+    measured_in,
+    parts_of,
+)
 from wire.errors import ConfigError
-from wire.secret.messages import WEIGHT
+from wire.secret.messages import ACCURACY, LOSS, WEIGHT
 from wire.secret.question import Part
 
 CHOSEN = [(kind, name) for kind in KINDS for name in CHOICES[kind]]
@@ -79,6 +87,8 @@ class TestSums:
         assert parts_of(algorithm, state) == {
             "shared/w": Part(6, 0.25),
             "statistic/m": Part(2, 8.0),
+            ACCURACY: Part(1, 1.0),
+            LOSS: Part(1, LARGEST_LOSS),
         }
         sums = {"shared/w": np.full(6, 0.4), "statistic/m": np.zeros(2)}
         state, grouped = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
@@ -121,3 +131,10 @@ class TestSums:
         sums[WEIGHT] = np.array([1e-3])
         after, _ = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
         np.testing.assert_array_equal(after.models["0"]["shared/w"], np.float32(1.25))
+
+
+def test_means_of_devices_come_out_of_sums() -> None:
+    sums = {ACCURACY: np.array([3.0]), LOSS: np.array([6.0])}
+    assert measured_in(sums, 4) == {"accuracy": 0.75, "loss": 1.5}
+    sums[ACCURACY] = np.array([4.01])  # rounded up
+    assert measured_in(sums, 4)["accuracy"] == 1.0

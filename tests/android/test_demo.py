@@ -6,8 +6,8 @@ import os
 import pickle
 import re
 import signal
-from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +48,9 @@ def test_the_simulations_beside_it_begin_before_the_export(
     events: list[str] = []
 
     class Pool:
-        def submit(self, work: Callable[..., object], *arguments: object) -> None:
-            assert pickle.dumps(arguments)
-            events.append(work.__name__)
+        def submit(self, work: partial[object]) -> None:
+            assert pickle.dumps(work)
+            events.append(work.func.__name__)
 
     def publish(*_arguments: object) -> None:
         events.append("export")
