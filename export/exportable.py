@@ -31,6 +31,7 @@ OPERATORS = frozenset(
     _softmax.default _softmax_backward_data.default _to_copy.default _unsafe_view.default
     _weight_norm_interface.default _weight_norm_interface_backward.default abs.default acos.default
     adaptive_max_pool2d.default adaptive_max_pool2d_backward.default add.Scalar add.Tensor
+    alias.default
     add_.Scalar add_.Tensor addcdiv.default addcmul.default addmm.default all.dim amax.default
     amin.default any.dim arange.default argmax.default asin.default atan.default atan2.default
     avg_pool2d.default avg_pool2d_backward.default baddbmm.default bitwise_and.Tensor

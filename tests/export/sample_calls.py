@@ -24,6 +24,7 @@ class Call(nn.Module):
 
 ONE: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": torch.abs,
+    "a slice that is all of it": lambda x: x[:, : x.shape[1]],
     "acos": lambda x: torch.acos(torch.tanh(x) * 0.9),
     "asin": lambda x: torch.asin(torch.tanh(x) * 0.9),
     "atan": torch.atan,
