@@ -459,7 +459,9 @@ class Agent:
     def _carry_out(self, plan: m.Plan) -> None:
         self._contained("removal of old blobs", lambda: self._state.keep_blobs(self._kept()))
         self._work_began_s = self._clock()
-        outcome = self._work.attempt(plan, self._between, self._machine(), self._now_s)
+        outcome = self._work.attempt(
+            plan, self._between, self._machine(), lambda: self._time.for_epoch(plan.epoch)
+        )
         if isinstance(outcome, Done):
             try:
                 outcome = self._store_update(plan, outcome)

@@ -218,8 +218,9 @@ def _too_few_windows(
             case Evaluate() if verb.graph in measuring:
                 count = min(count, behind)
         if count < policy.min_windows:
+            over = str(count) if policy.min_sum is None else "too few windows"
             return (
-                f"min_windows: {verb.__struct_config__.tag} is over {count}, {policy.min_windows} "
+                f"min_windows: {verb.__struct_config__.tag} is over {over}, {policy.min_windows} "
                 "are the least"
             )
     return None

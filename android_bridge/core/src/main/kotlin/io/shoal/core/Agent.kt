@@ -43,7 +43,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     private val loaded = LoadedBundle(storage, environment.loader, environment.windows, self.trusted, environment.noise)
     private val checkpoints = Checkpoints(deviceId, storage, environment.loader.runtime, clock, log, environment.pace, ::progressed)
     private val masking = self.secret?.let { secret -> self.key?.let { Masking(secret, it, AnswerStore(storage)) } }
-    private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes, masking, time::latestS)
+    private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes, masking, time::forEpoch)
     private val personalModels = PersonalModels(storage)
     private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log, time::latestS, ::noteError)
     private val traffic = Traffic(storage, clock)

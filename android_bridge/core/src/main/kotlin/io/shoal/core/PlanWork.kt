@@ -24,7 +24,8 @@ internal class FinishedPlan(val payload: ByteArray, val model: String, val priva
 /**
  * Work on one plan at a time: the whole plan is checked against the bundle and the policy, then
  * carried out. Nothing is stored.
- * Without [masking], a plan that asks for a secret sum is declined. [nowS] is the aggregator's time.
+ * Without [masking], a plan that asks for a secret sum is declined. [timeOf] is the aggregator's
+ * time as a plan of an epoch may know it.
  */
 internal class PlanWork(
     private val deviceId: String,
@@ -34,7 +35,7 @@ internal class PlanWork(
     private val checkpoints: Checkpoints,
     private val mostBytes: Int,
     private val masking: Masking? = null,
-    private val nowS: () -> Double = { Double.NEGATIVE_INFINITY },
+    private val timeOf: (Long) -> Double = { Double.NEGATIVE_INFINITY },
 ) {
     /**
      * Check a plan against the rules of the policy that need no bundle.
@@ -118,7 +119,7 @@ internal class PlanWork(
     private fun masked(question: SumQuestion, plan: Plan, result: PlanResult, model: Tensors, numTrain: Int): MaskedResult {
         if (masking == null) throw PolicyBrokenException("min_sum: this device has no helpers' keys (helpers), so no secret sums")
         return try {
-            masking.answer(question, plan, result, model, numTrain, nowS())
+            masking.answer(question, plan, result, model, numTrain, timeOf(plan.epoch))
         } catch (broken: PolicyBrokenException) {
             throw PolicyBrokenException("min_sum: ${broken.message}")
         }

@@ -133,7 +133,10 @@ private fun tooFewWindows(policy: Policy, verbs: List<Verb>, measuring: Set<Stri
         }
         val measures = verb is Apply || verb is Train || verb is Respond || (verb is Evaluate && verb.graph in measuring)
         val count = if (measures) minOf(over, behind) else over
-        if (count < policy.minWindows) return "min_windows: ${verb.type} is over $count, ${policy.minWindows} are the least"
+        if (count < policy.minWindows) {
+            val few = if (policy.minSum == null) "$count" else "too few windows"
+            return "min_windows: ${verb.type} is over $few, ${policy.minWindows} are the least"
+        }
     }
     return null
 }
