@@ -18,26 +18,16 @@ from algorithms.core.keys import NEWCOMER
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.secret.messages import ACCURACY, LOSS, WEIGHT
+from wire.secret.messages import ACCURACY, LOSS, SCALARS
 from wire.secret.question import Part
 
 KINDS = ("objective", "memory", "bias", "grouping", "mean", "privacy")
 """Kinds of choices that declare `in_sums`; all others know nothing of single devices."""
 FIRST_CLIPS = {names.SHARED: 0.25, names.STATISTIC: 8.0}
 """Clips of the first round, by role."""
-FIRST_WEIGHT = 256.0
-"""Largest weight of a device in the first round, in training windows.
-
-If most devices have more, the first means are nearly uniform, and the largest weight grows. If they
-have much fewer, the first sums are coarse.
-"""
 CHANGE_FACTOR = 16.0
 """Clip of a tensor, in multiples of the root mean square of its last mean change."""
-WEIGHT_FACTOR = 10.0
-"""Largest weight of a device, in multiples of the last mean weight."""
 LEAST_CLIP = 1e-4
-LARGEST_LOSS = 16.0
-"""Largest mean loss of a device that counts."""
 
 
 def check_in_sums(spec: AlgorithmSpec) -> None:
@@ -52,7 +42,7 @@ def check_in_sums(spec: AlgorithmSpec) -> None:
         needs = (
             "sums over fixed cells of devices, which secret mode does not have"
             if part.in_sums == "over cells"
-            else "updates or measurements of single devices"
+            else "more of single devices than sums, or keeps tensors on them between rounds"
         )
         allowed = [n for n, each in registry.CHOICES[kind].items() if each.in_sums == "works"]
         way = f"Allowed: {', '.join(allowed)}" if allowed else "Leave it out"
@@ -62,20 +52,17 @@ def check_in_sums(spec: AlgorithmSpec) -> None:
         )
 
 
-def parts_of(algorithm: Algorithm, state: State) -> dict[str, Part]:
+def parts_of(state: State) -> dict[str, Part]:
     """Return the parts of the next round's question.
 
-    Every tensor is a part. If the mean is weighted, the weight is one, too, and so are the accuracy
-    and the loss of the received model.
+    They are every tensor, and the accuracy and the loss of the received model.
     """
     parts = {}
     for piece in layout_of(state.models[NEWCOMER]):
         if count := piece.stop - piece.start:
             first = FIRST_CLIPS[names.role_of(piece.key)]
             parts[piece.key] = Part(count, state.clips.get(piece.key, first))
-    if algorithm.mean.by_examples:
-        parts[WEIGHT] = Part(1, state.clips.get(WEIGHT, FIRST_WEIGHT))
-    return parts | {ACCURACY: Part(1, 1.0), LOSS: Part(1, LARGEST_LOSS)}
+    return parts | SCALARS
 
 
 def measured_in(sums: Tensors, num_devices: int) -> dict[str, float]:
@@ -102,19 +89,14 @@ def apply_sums(
         seed: seed of the round.
         work: work of a device.
     """
-    parts, clips = parts_of(algorithm, state), dict[str, float]()
-    total = float(len(device_ids))
-    if WEIGHT in parts:
-        weights = float(sums[WEIGHT][0])
-        clips[WEIGHT] = max(WEIGHT_FACTOR * weights / len(device_ids), 1.0)
-        total = weights / parts[WEIGHT].clip
+    parts, clips = parts_of(state), dict[str, float]()
     change: dict[str, Array] = {}
     for key, model in state.models[NEWCOMER].items():
-        if key not in parts or total <= 0:
+        if key not in parts:
             change[key] = np.zeros(model.size)
             continue
         clip = parts[key].clip  # rounding may bring a mean beyond it
-        change[key] = np.clip(sums[key] / total, -clip, clip)
+        change[key] = np.clip(sums[key] / len(device_ids), -clip, clip)
         clips[key] = max(CHANGE_FACTOR * float(np.sqrt(np.mean(change[key] ** 2))), LEAST_CLIP)
     following, grouped = algorithm.apply_mean(state, device_ids, change, seed, work)
     return replace(following, clips=state.clips | clips), grouped

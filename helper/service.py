@@ -115,7 +115,9 @@ class HelperService:
         members = check_set(request, shares, self.folder.ledger, rules)
         may_open = has_quorum(request, rules)
         if members is not None:
-            self.folder.agree(request.question.digest, request.set, members)
+            self.folder.agree(
+                request.question.digest, request.set, members, request.question.min_sum
+            )
             log.info(
                 "Agreed to a set: question=%s devices=%d", request.question.digest[:12], len(shares)
             )

@@ -15,7 +15,7 @@ from helper.core.ledger import Ledger
 from host.files import file_error, make_folder, write_atomically
 from wire.codec import digest, encode
 from wire.errors import ConfigError, WireError
-from wire.fields import Digest, Name
+from wire.fields import Count, Digest, Name
 from wire.identity.certificates import (
     key_digest,
     new_tls_key,
@@ -39,6 +39,7 @@ class _Agreed(msgspec.Struct, frozen=True):
     question: Digest
     set: Digest
     devices: tuple[Name, ...]
+    min_sum: Count
 
 
 def make_helper(folder: Path, fleet: str, name: str) -> HelperIdentity:
@@ -99,7 +100,9 @@ class HelperFolder:
             self.identity = msgspec.json.decode(first, type=HelperIdentity)
             for text in others:
                 agreed = msgspec.json.decode(text, type=_Agreed)
-                self.ledger = self.ledger.after(agreed.question, agreed.set, agreed.devices)
+                self.ledger = self.ledger.after(
+                    agreed.question, agreed.set, agreed.devices, agreed.min_sum
+                )
         except ValueError:
             raise ConfigError(
                 f"{where}: the ledger is damaged; make another helper, with a new key, by "
@@ -109,13 +112,13 @@ class HelperFolder:
             raise ConfigError(f"{where}: the ledger is that of another key; they belong together")
         self._num_bytes = sum(len(line) + 1 for line in lines)
 
-    def agree(self, question: str, set_name: str, devices: Set[str]) -> None:
-        """Add a set to the ledger; it is on the disk when this returns.
+    def agree(self, question: str, set_name: str, devices: Set[str], min_sum: int) -> None:
+        """Add a set of a question to the ledger; it is on the disk when this returns.
 
         Raises:
             OSError: it cannot be written. The helper must end: the ledger may have a part of it.
         """
-        text = encode(_Agreed(question, set_name, tuple(sorted(devices))))
+        text = encode(_Agreed(question, set_name, tuple(sorted(devices)), min_sum))
         last, line = _line(self._last, text)
         with self._path.open("r+b") as file:
             file.truncate(self._num_bytes)
@@ -124,7 +127,7 @@ class HelperFolder:
             file.flush()
             os.fsync(file.fileno())
         self._last, self._num_bytes = last, self._num_bytes + len(line)
-        self.ledger = self.ledger.after(question, set_name, devices)
+        self.ledger = self.ledger.after(question, set_name, devices, min_sum)
 
     def _read(self, line: bytes) -> bytes:
         """Return the text of a line.

@@ -110,7 +110,7 @@ def store_state(
         blobs.put(encode_memory(state))[0],
         programs,
         algorithm.coordinator.preparing(state.context),
-        parts_of(algorithm, state) if settings.secret else {},
+        parts_of(state) if settings.secret else {},
     )
 
 

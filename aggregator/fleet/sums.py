@@ -30,7 +30,7 @@ def next_cohort(turn: Turn, campaign: Campaign) -> tuple[frozenset[str], str]:
         is_excluded = campaign.members.get(device_id, NOBODY).excluded
         return device is None or device.barred or is_excluded
 
-    return cohort_of(_cells(turn), ready, gone, _least(campaign))
+    return cohort_of(_cells(turn), ready, gone, _least(turn, campaign))
 
 
 def ask(turn: Turn, campaign: Campaign) -> None:
@@ -76,7 +76,7 @@ def close_if_due(turn: Turn, campaign: Campaign) -> bool:
     if campaign.received < len(campaign.cohort) and not is_over:
         return True
     devices = tuple(sorted(campaign.updates))
-    if obstacle(devices, _cells(turn), _least(campaign)):
+    if obstacle(devices, _cells(turn), _least(turn, campaign)):
         return False
     members = set_of(update.share for update in campaign.updates.values())
     closed = SecretSum(campaign.question, members, devices)
@@ -136,6 +136,8 @@ def _cells(turn: Turn) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(part) for part in parts)
 
 
-def _least(campaign: Campaign) -> int:
-    """Return the smallest number of devices of a sum."""
-    return max(campaign.settings.min_sum, campaign.settings.min_devices)
+def _least(turn: Turn, campaign: Campaign) -> int:
+    """Return the smallest number of devices of a sum; helpers know those of all campaigns."""
+    settings = campaign.settings
+    earlier = (c.settings.min_sum for c in turn.campaigns.values() if cells_after(c))
+    return max(settings.min_sum, settings.min_devices, *earlier)

@@ -376,8 +376,13 @@ class Runner:
         keys = {digest: helper.der for digest, helper in helpers.items()}
         seal_to = write_public_key(self._inbox.sums_key.public_key())
         shares = trainer.shares(campaign)
-        for helper, request in requests_of(campaign.sum, keys, seal_to).items():
-            self._link.ask(helpers[helper].name, request, shares)
+        try:
+            for helper, request in requests_of(campaign.sum, keys, seal_to).items():
+                self._link.ask(helpers[helper].name, request, shares)
+        except LimitExceeded as error:
+            problem = f"too-large: a request to a helper: {error}"
+            failed = e.SumFailed(at_s=self.now_s, campaign=name, round=number, problem=problem)
+            self.dispatch(failed)
 
     def _send_plan(self, device_id: str, work: Assignment) -> None:
         trainer, device = self.trainers.get(work.campaign), self.fleet.devices.get(device_id)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import Combined, Mean, Slice
+from algorithms.core.contract import Combined, InSums, Mean, Slice
 from algorithms.core.stack import Stack
 from wire.arrays.tensors import Array
 
@@ -26,7 +26,7 @@ class WeightedMean(Mean):
 
     name: ClassVar[str] = "weighted"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
-    in_sums = "works"
+    in_sums: ClassVar[InSums] = "cannot"
     averages: ClassVar[bool] = True
     by_examples: ClassVar[bool] = True
 

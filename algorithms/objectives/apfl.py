@@ -41,7 +41,7 @@ class Apfl(Supervised):
 
     name: ClassVar[str] = "apfl"
     citation: ClassVar[str] = "Deng et al., arXiv:2003.13461, Algorithm 1"
-    in_sums = "works"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False

@@ -29,7 +29,7 @@ class Cgau(Supervised):
 
     name: ClassVar[str] = "cgau"
     citation: ClassVar[str] = "Rieger et al., FL-ICML 2020, Eq. 1"
-    in_sums = "works"
+    in_sums = "cannot"
     follows_task: ClassVar[bool] = True
     model: OnFrozen
     hyper: Mapping[str, Any] = {

@@ -49,7 +49,7 @@ class PrivateBias(Wrapper[Supervised]):
 
     name: ClassVar[str] = "prbm"
     citation: ClassVar[str] = CITATION
-    in_sums = "works"
+    in_sums = "cannot"
     replaces = ("sgd_graphs", "model_answers", "parameters", "trained", "forward")
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
     model_answers: ClassVar[bool] = False

@@ -53,7 +53,7 @@ class Ditto(Supervised):
 
     name: ClassVar[str] = "ditto"
     citation: ClassVar[str] = "Li et al., ICML 2021, Algorithm 1"
-    in_sums = "works"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = DittoServer
     model_answers: ClassVar[bool] = False

@@ -74,7 +74,7 @@ class FedAla(Supervised):
 
     name: ClassVar[str] = "fedala"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023, Algorithm 1"
-    in_sums = "works"
+    in_sums = "cannot"
     server: ClassVar[type[DefaultCoordinator]] = FedAlaServer
     hyper: Mapping[str, Any] = {
         **Supervised.hyper,

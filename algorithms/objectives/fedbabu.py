@@ -31,7 +31,7 @@ class FedBABU(FedPer):
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
-    in_sums = "works"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = FedBabuServer
     follows_task: ClassVar[bool] = True

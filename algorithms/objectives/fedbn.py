@@ -18,7 +18,7 @@ class FedBN(Supervised):
 
     name: ClassVar[str] = "fedbn"
     citation: ClassVar[str] = "Li et al., ICLR 2021, Algorithm 1"
-    in_sums = "works"
+    in_sums = "cannot"
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
 
     def __init__(self, model: Classifier) -> None:

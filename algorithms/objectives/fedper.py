@@ -16,7 +16,7 @@ class FedPer(Supervised):
 
     name: ClassVar[str] = "fedper"
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2"
-    in_sums = "works"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
     private = ("head.",)

@@ -58,7 +58,7 @@ class FedRep(FedPer):
 
     name: ClassVar[str] = "fedrep"
     citation: ClassVar[str] = "Collins et al., ICML 2021, Algorithm 1"
-    in_sums = "works"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = FedRepServer
     follows_task: ClassVar[bool] = True

@@ -47,7 +47,7 @@ class FedRod(Supervised):
 
     name: ClassVar[str] = "fedrod"
     citation: ClassVar[str] = "Chen & Chao, ICLR 2022, section 4"
-    in_sums = "works"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = FedRodServer
     model_answers: ClassVar[bool] = False

@@ -17,6 +17,6 @@ class Local(Supervised):
 
     name: ClassVar[str] = "local"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (Local)"
-    in_sums: ClassVar[InSums] = "works"
+    in_sums: ClassVar[InSums] = "cannot"
     sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
     private = ("",)

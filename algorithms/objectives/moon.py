@@ -37,7 +37,7 @@ class Moon(Supervised):
 
     name: ClassVar[str] = "moon"
     citation: ClassVar[str] = "Li et al., CVPR 2021, Eq. 3 and 4"
-    in_sums = "works"
+    in_sums = "cannot"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     server: ClassVar[type[DefaultCoordinator]] = MoonServer
     follows_task: ClassVar[bool] = True

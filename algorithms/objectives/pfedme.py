@@ -36,7 +36,7 @@ class PFedMe(Supervised):
 
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
-    in_sums = "works"
+    in_sums = "cannot"
     server: ClassVar[type[DefaultCoordinator]] = PFedMeServer
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False

@@ -153,7 +153,9 @@ class Agent:
         self._most_bytes = most_bytes
         self._own = KeptModels(state, self._memory)
         around = (self._memory, self._own, self._outbox, trusted, self._permitted, clock)
-        self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
+        # how well a model does on this device's windows would tell of them
+        tried = self._windows_now if self._permitted.min_sum is None else self._no_windows
+        self._releases = Releases(device_id, self._model, state, tried, *around)
         self._checkpoints = Checkpoints(device_id, state, runtime, pace, self._progressed, clock)
         around_work = (self._permitted, secret, self.incidents, self._checkpoints)
         masking = None
@@ -405,6 +407,9 @@ class Agent:
         self._is_error_due = self.session.error is not None
         self._send_update()
         self._outbox.ask(self._fetching.unknown)
+
+    def _no_windows(self) -> Windows:
+        return self._windows_now().none()
 
     def _windows_now(self) -> Windows:
         """Return the windows that the next plan would use."""

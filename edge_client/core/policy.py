@@ -80,6 +80,11 @@ def broken_rule(
             return f"unreported: {name} reports what graph {graph} gives"
     if policy.bundles is not None and bundle not in policy.bundles:
         return f"bundles: {bundle} is not permitted"
+    masked = mask_of(plan) is not None
+    if policy.min_sum is not None and not masked:
+        return "min_sum: the plan does not end with mask"
+    if masked and (forbidden := _unmaskable(plan.verbs[:-1])):
+        return forbidden
     epochs = 0.0
     for verb in plan.verbs:
         if isinstance(verb, Train) and _trained_on(verb, num_train) >= verb.least:
@@ -90,12 +95,9 @@ def broken_rule(
             )
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
-    if mask_of(plan) is not None:  # of all that the plan reports, only the change is sent
-        verbs: tuple[Verb, ...] = tuple(v for v in plan.verbs if isinstance(v, Train | Protect))
-    elif unmasked := _unmasked(policy, plan.verbs):
-        return unmasked
-    else:
-        verbs = plan.verbs
+    verbs = plan.verbs
+    if masked:  # of all that the plan reports, only the change is sent
+        verbs = tuple(verb for verb in verbs if isinstance(verb, Train | Protect))
     return (
         _unprotected(policy, verbs, measuring)
         or _too_few_windows(policy, verbs, measuring, y, num_test)
@@ -132,11 +134,19 @@ def permitted_facts(policy: Policy, message: CheckIn) -> CheckIn:
     return replace(message, num_train=enough, **nothing)
 
 
-def _unmasked(policy: Policy, verbs: tuple[Verb, ...]) -> str | None:
-    """Return the rule `min_sum` with the verb that reports outside a secret sum, or None."""
-    for verb in verbs if policy.min_sum is not None else ():
-        if getattr(verb, "report", isinstance(verb, Respond | Choose)):
-            return f"min_sum: {verb.__struct_config__.tag} reports outside a secret sum"
+def _unmaskable(verbs: tuple[Verb, ...]) -> str | None:
+    """Return the rule `mask` with the first of these verbs that may not come before it, or None.
+
+    A device must contribute whatever its data are, by the same rule as all others. Else the sums of
+    two plans over the same devices differ by what one of them has.
+    """
+    for verb in verbs:
+        match verb:
+            case Train(steps=None, holdout=0.0, least=0, report=True):
+                continue
+            case Evaluate(holdout=0.0, most=0) | Protect():
+                continue
+        return f"mask: this form of {verb.__struct_config__.tag} is not permitted before it"
     return None
 
 

@@ -1,7 +1,7 @@
 """Interfaces between the agent and its surroundings, and the records that pass through them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -40,6 +40,11 @@ class Windows:
     """Samples per second; 0 if unknown."""
     test_begins_s: Array = field(default_factory=lambda: np.zeros(0), repr=False)
     """Unix times (n,) of the first samples of the test windows; empty if they are not known."""
+
+    def none(self) -> "Windows":
+        """Return no window, of the same kind."""
+        rows = ("train_x", "train_y", "test_x", "test_y", "unlabelled_x", "test_begins_s")
+        return replace(self, **{name: getattr(self, name)[:0] for name in rows})
 
     @property
     def num_train(self) -> int:

@@ -14,7 +14,7 @@ from wire.errors import Malformed, ShoalError
 from wire.identity.certificates import TlsPublicKey, key_digest
 from wire.messages import Metrics, Plan
 from wire.secret.masks import SEED_BYTES, masked
-from wire.secret.messages import ACCURACY, LOSS, WEIGHT, about_of, digest_of, purpose_of, seeds_of
+from wire.secret.messages import ACCURACY, LOSS, SCALARS, about_of, digest_of, purpose_of, seeds_of
 from wire.secret.question import UPLOAD_BYTES, Share, SumQuestion
 from wire.secret.sealing import seal
 
@@ -78,40 +78,28 @@ def check_about(question: SumQuestion, plan: Plan, now_s: float) -> None:
 
 
 def numbers_of(
-    question: SumQuestion,
-    update: Tensors,
-    received: Tensors,
-    num_train: int,
-    measured: Sequence[Metrics] = (),
+    question: SumQuestion, update: Tensors, received: Tensors, measured: Sequence[Metrics] = ()
 ) -> Tensors:
-    """Return a device's numbers float32 (n,) by part: changes, weight, accuracy and loss.
-
-    If there is a part for the weight, the changes are multiplied by the device's share of the
-    largest weight.
+    """Return a device's numbers float32 (n,) by part: its changes, accuracy and loss.
 
     Args:
         question: the question.
         update: ``delta/NAME`` and ``statistic/NAME``; tensors that are not in it have not changed.
         received: model that the device received.
-        num_train: number of its training windows.
         measured: metrics of the received model on its test windows, and those of its training. The
             first ones that are over any windows count, so that every device has some.
 
     Raises:
-        Malformed: a part is no tensor of the model, or has another size.
+        Malformed: a part is no tensor of the model, or has another size; or accuracy or loss have
+            another clip than theirs (`SCALARS`).
     """
-    weight, share = question.parts.get(WEIGHT), 1.0
-    if weight is not None:
-        share = min(num_train / weight.clip, 1.0)
     metrics = next((each for each in measured if each.num_examples), Metrics())
-    scalars = {
-        WEIGHT: num_train,
-        ACCURACY: metrics.accuracy,
-        LOSS: metrics.mean_loss,
-    }
+    scalars = {ACCURACY: metrics.accuracy, LOSS: metrics.mean_loss}
     numbers: Tensors = {}
     for part, wanted in question.parts.items():
         if part in scalars:
+            if wanted != SCALARS[part]:
+                raise Malformed(f"question: part {part!r} must be {SCALARS[part]}, got {wanted}")
             value = np.float32(scalars[part])
             numbers[part] = np.array([value if np.isfinite(value) else 0], np.float32)
             continue
@@ -123,7 +111,7 @@ def numbers_of(
                 f"question: part {part!r} has {wanted.count} numbers, the tensor {len(change)}"
             )
         finite = np.where(np.isfinite(change), change, np.float32(0))
-        numbers[part] = np.clip(finite, -wanted.clip, wanted.clip) * np.float32(share)
+        numbers[part] = np.clip(finite, -wanted.clip, wanted.clip)
     return numbers
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from edge_client.core.sums import (
-    Declined,
     Draw,
     SecretPolicy,
     answer,
@@ -37,7 +36,6 @@ class Masking:
         plan: Plan,
         result: PlanResult,
         received: Tensors,
-        num_train: int,
         now_s: float,
     ) -> tuple[SignedShare, Tensors]:
         """Return the signed share that answers a plan's question, and the tensors of the update.
@@ -48,7 +46,6 @@ class Masking:
             plan: the plan, which ends with a question, and which the device has carried out.
             result: its result.
             received: model from which the device has started.
-            num_train: number of its training windows.
             now_s: the aggregator's time, as well as the device knows it.
 
         Raises:
@@ -62,12 +59,10 @@ class Masking:
         question = mask.question
         check_question(question, self.policy)
         check_about(question, plan, now_s)
-        if result.model != plan.model:
-            raise Declined("the plan has chosen another model than the one in the question")
 
         def make() -> tuple[SignedShare, Tensors]:
             measured = (result.evaluated, result.trained)
-            numbers = numbers_of(question, result.tensors, received, num_train, measured)
+            numbers = numbers_of(question, result.tensors, received, measured)
             share, values = answer(question, numbers, plan.device_id, self.policy, self.draw)
             return upload_of(share, values, self.key)
 

@@ -174,9 +174,10 @@ class PlanWork:
                 return DeclinedPlan(action.reason, action.detail)
             self._memory.save(session)
             self._open(plan)
-            result = self._run(plan, between)
+            masks = mask_of(plan) is not None
+            result = self._always(plan, between) if masks else self._run(plan, between)
             for metrics in (result.trained, result.evaluated):
-                if (
+                if not masks and (
                     not abs(metrics.loss_sum) <= LARGEST_SUM
                     or not 0 <= metrics.num_correct <= metrics.num_examples
                 ):
@@ -188,7 +189,7 @@ class PlanWork:
                 isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs
             ):
                 self._live.surveyed()
-            masked = self._masked(plan, result, now_s()) if mask_of(plan) is not None else None
+            masked = self._masked(plan, result, now_s()) if masks else None
             return Done(result, self._checkpoints.worked_s, masked)
         except (Stopped, BlobMissing):
             self._memory.note(core.on_stopped(self._memory.session))
@@ -227,6 +228,8 @@ class PlanWork:
         rule = broken_rule(
             self._policy, plan, bundle.manifest.name, asking, windows.train_y, windows.num_test
         )
+        if rule is None and mask_of(plan) and bundle.manifest.of_role(names.PRIVATE):
+            rule = "mask: the bundle keeps tensors on the device between rounds"  # as no other has
         if rule is not None:
             raise DeclinedPlan("policy", rule)
         if self._executor is None:
@@ -267,6 +270,19 @@ class PlanWork:
                 checkpoints.drop(str(error))
         return executor.execute(plan, model, private, self._tensors, paused)
 
+    def _always(self, plan: Plan, between: Between) -> PlanResult:
+        """Return the result of a plan; one without any change if the work fails.
+
+        That a device declines would tell of its data.
+        """
+        try:
+            return self._run(plan, between)
+        except (Stopped, BlobMissing):
+            raise
+        except Exception as error:
+            self._incidents.add("Plan failed, and is answered without a change", error)
+            return PlanResult(plan.model)
+
     def _masked(self, plan: Plan, result: PlanResult, now_s: float) -> tuple[SignedShare, Tensors]:
         if self._masking is None:
             raise DeclinedPlan(
@@ -274,7 +290,7 @@ class PlanWork:
             )
         received = self._tensors(plan.model)
         try:
-            return self._masking.answer(plan, result, received, self.windows.num_train, now_s)
+            return self._masking.answer(plan, result, received, now_s)
         except Declined as error:
             raise DeclinedPlan("policy", f"min_sum: {error}") from None
 

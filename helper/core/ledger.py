@@ -23,6 +23,8 @@ class Ledger:
     """Digest of the one set of each question, by digest of the question."""
     parts: frozenset[frozenset[Name]] = frozenset()
     """Parts into which these sets cut the devices."""
+    min_sum: int = 0
+    """Largest `min_sum` of their questions: no later sum may show fewer devices."""
 
     def check(self, question: Digest, set_name: Digest, devices: Set[Name], min_sum: int) -> bool:
         """Return True if the helper has agreed to a set, and False if it may.
@@ -31,7 +33,8 @@ class Ledger:
             question: digest of the question.
             set_name: digest of the set.
             devices: devices of the set.
-            min_sum: smallest number of devices that a sum may show.
+            min_sum: smallest number of devices that a sum may show; if an earlier question had a
+                larger one, that counts.
 
         Raises:
             SetRefused: another set of the question was opened; or the set alone, or with earlier
@@ -41,6 +44,7 @@ class Ledger:
             if self.sets[question] != set_name:
                 raise SetRefused("opened-before: another set of this question was opened")
             return True
+        min_sum = max(min_sum, self.min_sum)
         if len(devices) < min_sum:
             raise SetRefused(f"too-few: {len(devices)} devices, at least {min_sum} are needed")
         if len(small := min(cut(self.parts, devices), key=len)) < min_sum:
@@ -50,6 +54,9 @@ class Ledger:
             )
         return False
 
-    def after(self, question: Digest, set_name: Digest, devices: Iterable[Name]) -> "Ledger":
-        """Return the ledger that has also agreed to this set."""
-        return Ledger({**self.sets, question: set_name}, cut(self.parts, devices))
+    def after(
+        self, question: Digest, set_name: Digest, devices: Iterable[Name], min_sum: int = 0
+    ) -> "Ledger":
+        """Return the ledger that has also agreed to this set of a question with this `min_sum`."""
+        sets = {**self.sets, question: set_name}
+        return Ledger(sets, cut(self.parts, devices), max(self.min_sum, min_sum))

@@ -73,7 +73,7 @@ def demo(
         typer.Option(
             "--secret",
             help="Secret mode: the aggregator learns only sums, which three helpers open. It "
-            "trains one model, by the algorithm fedavg unless another one is named.",
+            "trains one model, by the algorithm fedavg+uniform unless another one is named.",
         ),
     ] = False,
 ) -> Summary:
@@ -122,7 +122,7 @@ def demo(
         if phones or poisoners:
             raise ConfigError("--secret has neither --phones nor --poisoners; leave them out")
         if spec == read_algorithm(DEFAULT_ALGORITHM):
-            spec = read_algorithm("fedavg")
+            spec = read_algorithm("fedavg+uniform")
         check_in_sums(spec)
     devices, rounds, seed = words["devices"], words["rounds"], words["seed"]
     local_epochs = words["local_epochs"]

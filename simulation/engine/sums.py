@@ -37,7 +37,7 @@ def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuest
     model = digest(encode_tensors(experiment.algorithm.given(state, plans[0].model)))
     return question_of(
         about_of(experiment.bundle.digest, model, plans[0].verbs),
-        parts_of(experiment.algorithm, state),
+        parts_of(state),
         len(plans),
         experiment.min_sum,
         (),
@@ -65,7 +65,6 @@ def sum_up(
                     question,
                     each.tensors,
                     received,
-                    each.num_train,
                     (each.evaluated, each.trained),
                 ),
                 rounding(seed, each.device_id).bytes,

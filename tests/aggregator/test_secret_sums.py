@@ -127,17 +127,16 @@ class World:
 @pytest.mark.parametrize("num_helpers", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(6))
 def test_one_set_is_opened_whatever_is_lost_or_killed(num_helpers: int, seed: int) -> None:
-    """Answers are lost, come twice and late, helpers are away, and the service is killed after
+    """Answers are lost, come twice and late, and the service is killed after
     any step; it has saved its state before it sent anything."""
     rng, world = random.Random(seed), World(num_helpers)
     world.devices = rng.sample(DEVICES, 6)
     world.close()
-    away = world.sum.question.helpers[3:]  # one of four may be away for ever
     late: list[tuple[Answer, str, str]] = []
     for _ in range(100):
         saved = msgspec.json.encode(world.sum)  # then it is sent
         for helper, request in world.requests().items():
-            if helper in away or rng.random() < 0.6:
+            if rng.random() < 0.6:
                 continue
             late.append(world.serve(helper, request))
         for answer in rng.sample(late, len(late) // 2):
@@ -171,7 +170,7 @@ class TestStages:
             assert world.sum.asked_s == (0.0 if world.sum.agreed else 50.0)
         assert world.sum.agreed
 
-    @pytest.mark.parametrize(("num_helpers", "refusing"), [(1, 1), (2, 1), (3, 1), (4, 2)])
+    @pytest.mark.parametrize(("num_helpers", "refusing"), [(1, 1), (2, 1), (3, 1), (4, 1)])
     def test_a_question_fails_when_no_quorum_can_be_left(
         self, num_helpers: int, refusing: int
     ) -> None:

@@ -51,39 +51,36 @@ def masking_of(device: str, **policy: int) -> Masking:
     return Masking(pinned, KEYS[device], AnswerStore(MemoryFiles()), secrets.token_bytes)
 
 
-def question_for(algorithm: str) -> SumQuestion:
-    parts = parts_of(make_algorithm(read_algorithm(algorithm)), State({NEWCOMER: MODEL}))
+def question_of_plan() -> SumQuestion:
+    parts = parts_of(State({NEWCOMER: MODEL}))
     helpers = World().exchange.question.helpers
     return question_of(about_of(BUNDLE, START, VERBS), parts, len(DEVICES), 5, helpers, 90.0)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg+uniform", "fedavg"])
-def test_plans_of_devices_become_the_next_model(algorithm: str) -> None:
-    question = question_for(algorithm)
+def test_plans_of_devices_become_the_next_model() -> None:
+    question = question_of_plan()
     world = World(question=question)
-    counts = {device: 20 + 10 * number for number, device in enumerate(DEVICES)}
     for device in DEVICES:
         masking, result = masking_of(device), result_of(device)
         plan = plan_for(device, question)
-        signed, tensors = masking.answer(plan, result, MODEL, counts[device], 1.0)
+        signed, tensors = masking.answer(plan, result, MODEL, 1.0)
         values = masked_values(signed, tensors, question)
         world.exchange.uploads[device] = signed.share, signed.signature, values
     world.close()
     world.open()
-    made = make_algorithm(read_algorithm(algorithm))
+    made = make_algorithm(read_algorithm("fedavg+uniform"))
     state, _ = apply_sums(made, State({NEWCOMER: MODEL}), world.result(), DEVICES, 0, Work(8, 1))
-    weights = [1 if made.mean.name == "uniform" else counts[device] for device in DEVICES]
-    mean = np.average([0.01 * number for number in range(len(DEVICES))], weights=weights)
+    mean = np.mean([0.01 * number for number in range(len(DEVICES))])
     np.testing.assert_allclose(state.models["0"]["shared/w"], 1 + mean, atol=2e-3)
     np.testing.assert_allclose(state.models["0"]["statistic/m"], 0.5, atol=2e-2)
 
 
 class TestAnswer:
     def test_a_question_that_comes_again_gets_the_same_bytes(self) -> None:
-        masking, question = masking_of("d1"), question_for("fedavg")
-        first = masking.answer(plan_for("d1", question), result_of("d1"), MODEL, 20, 1.0)
+        masking, question = masking_of("d1"), question_of_plan()
+        first = masking.answer(plan_for("d1", question), result_of("d1"), MODEL, 1.0)
         other = result_of("d2")  # the device's data have changed since
-        again = masking.answer(plan_for("d1", question), other, MODEL, 40, 2.0)
+        again = masking.answer(plan_for("d1", question), other, MODEL, 2.0)
         assert again[0] == first[0]
         for name, values in first[1].items():
             np.testing.assert_array_equal(again[1][name], values)
@@ -101,9 +98,9 @@ class TestAnswer:
         self, changes: dict[str, object], error: str
     ) -> None:
         masking = masking_of("d1")
-        question = msgspec.structs.replace(question_for("fedavg"), **changes)
+        question = msgspec.structs.replace(question_of_plan(), **changes)
         with pytest.raises(Declined, match=error):
-            masking.answer(plan_for("d1", question), result_of("d1"), MODEL, 20, 1.0)
+            masking.answer(plan_for("d1", question), result_of("d1"), MODEL, 1.0)
 
     @pytest.mark.parametrize(
         ("part", "error"),
@@ -115,9 +112,9 @@ class TestAnswer:
     def test_a_question_that_does_not_fit_the_model_is_not_answered(
         self, part: str, error: str
     ) -> None:
-        question = question_for("fedavg")
+        question = question_of_plan()
         parts = {part: msgspec.structs.replace(question.parts["shared/w"], count=5)}
         question = msgspec.structs.replace(question, parts=parts)
         model = MODEL | {"private/p": np.zeros(5, np.float32)}
         with pytest.raises(Malformed, match=error):
-            masking_of("d1").answer(plan_for("d1", question), result_of("d1"), model, 20, 1.0)
+            masking_of("d1").answer(plan_for("d1", question), result_of("d1"), model, 1.0)

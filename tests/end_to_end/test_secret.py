@@ -46,7 +46,7 @@ class Secret(Field):
         return self.parties
 
     def serve_rounds(self) -> None:
-        usual = ["--algorithm", "fedavg", "--rounds", str(ROUNDS), "--deadline", "20"]
+        usual = ["--algorithm", "fedavg+uniform", "--rounds", str(ROUNDS), "--deadline", "20"]
         if self.parties is not None:
             usual += ["--secret", "--helpers", str(self.parties.helpers)]
         self.serve(*usual)

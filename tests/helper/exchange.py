@@ -89,7 +89,7 @@ class Exchange:
         members = check_set(request, self.shares(devices), self.ledgers[helper], rules)
         if members is not None:
             self.ledgers[helper] = self.ledgers[helper].after(
-                self.question.digest, request.set, members
+                self.question.digest, request.set, members, self.min_sum
             )
         said = agreement(request, rules)
         return ((said, sign(self.keys[helper], said)),)

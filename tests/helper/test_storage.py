@@ -22,7 +22,7 @@ def agreed(folder: Path) -> list[int]:
     """The size of the ledger's file after each set."""
     opened, sizes = HelperFolder(folder), [(folder / "ledger").stat().st_size]
     for one in SETS:
-        opened.agree(*one)
+        opened.agree(*one, min_sum=5)
         sizes.append((folder / "ledger").stat().st_size)
     return sizes
 
@@ -42,7 +42,7 @@ def test_a_crash_at_any_byte_leaves_the_sets_before_it_and_a_ledger_to_go_on_wit
         opened, written = HelperFolder(folder), sum(size >= end for end in sizes[1:])
         assert len(opened.ledger.sets) == written
         for one in SETS[written:]:
-            opened.agree(*one)
+            opened.agree(*one, min_sum=5)
         assert (folder / "ledger").read_bytes() == whole
         assert HelperFolder(folder).ledger == opened.ledger
 

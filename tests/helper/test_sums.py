@@ -53,7 +53,7 @@ class TestHelper:
             exchange.agree(0, DEVICES[1:])
         assert exchange.agree(0, DEVICES)[0][0].set == exchange.request(DEVICES).set
 
-    @pytest.mark.parametrize(("num_helpers", "needed"), [(1, 1), (2, 2), (3, 3), (4, 3)])
+    @pytest.mark.parametrize(("num_helpers", "needed"), [(1, 1), (2, 2), (3, 3), (4, 4)])
     def test_masks_are_not_opened_without_a_quorum(self, num_helpers: int, needed: int) -> None:
         exchange = Exchange(num_helpers)
         for device in DEVICES:

@@ -29,11 +29,12 @@ from edge_client.core.sums import Declined, SecretPolicy, answer, check_about, n
 from tests.wire.signed_vectors import VECTORS, A, B
 from wire.arrays.tensors import Array, Tensors
 from wire.codec import digest, encode
+from wire.errors import Malformed
 from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest
 from wire.messages import CheckIn, Mask, Metrics, Plan, Policy, Protect, Train
 from wire.secret.fixed import FixedPoint
 from wire.secret.masks import SEED_BYTES, mask
-from wire.secret.messages import ACCURACY, LOSS, WEIGHT, about_of, purpose_of, seeds_of
+from wire.secret.messages import SCALARS, about_of, purpose_of, seeds_of
 from wire.secret.question import Part, Share, SumQuestion
 
 FILE = VECTORS / "secret.json"
@@ -291,25 +292,29 @@ def _numbers() -> list[dict[str, Any]]:
     }
     parts = {"shared/w": Part(4, 0.25), "statistic/m": Part(2, 2.0)}
     rows = []
-    weight, means = {WEIGHT: Part(1, 100.0)}, {ACCURACY: Part(1, 1.0), LOSS: Part(1, 16.0)}
     none, some = Metrics(), Metrics(8, 12.0, 6)
-    cases: tuple[tuple[str, dict[str, Part], Tensors, int, tuple[Metrics, ...]], ...] = (
-        ("a mean of devices", parts, update, 30, ()),
-        ("a mean by windows", parts | weight, update, 30, ()),
-        ("more windows than the largest", parts | {WEIGHT: Part(1, 20.0)}, update, 30, ()),
-        ("no change", parts | weight, {}, 0, ()),
-        ("a test", parts | weight | means, update, 30, (some, Metrics(3, 1.0, 1))),
-        ("no test, but training", means, update, 30, (none, Metrics(3, 1.0, 1))),
-        ("neither", means, update, 30, (none, none)),
+    cases: tuple[tuple[str, dict[str, Part], Tensors, tuple[Metrics, ...]], ...] = (
+        ("changes", parts, update, ()),
+        ("no change", parts, {}, ()),
+        ("a test", parts | SCALARS, update, (some, Metrics(3, 1.0, 1))),
+        ("no test, but training", SCALARS, update, (none, Metrics(3, 1.0, 1))),
+        ("neither", SCALARS, update, (none, none)),
+        ("another clip of the accuracy", {"accuracy": Part(1, 0.5)}, update, (some,)),
+        ("more than one loss", {"loss": Part(2, 16.0)}, update, (some,)),
+        ("no tensor of the model", {"weight": Part(1, 100.0)}, update, (some,)),
+        ("another size", {"shared/w": Part(3, 0.25)}, update, (some,)),
     )
-    for name, asked, changed, num_train, measured in cases:
+    for name, asked, changed, measured in cases:
         question = SumQuestion(A, asked, 16, 20, 5, (A,), 0.0)
-        numbers = numbers_of(question, changed, received, num_train, measured)
+        try:
+            numbers = numbers_of(question, changed, received, measured)
+            problem = None
+        except Malformed as error:
+            numbers, problem = {}, str(error)
         rows.append(
             {
                 "name": name,
                 "question": msgspec.to_builtins(question),
-                "num_train": num_train,
                 "measured": [
                     float(number)
                     for each in measured
@@ -317,6 +322,7 @@ def _numbers() -> list[dict[str, Any]]:
                 ],
                 "received": {key: _bits(value.ravel()) for key, value in received.items()},
                 "update": {key: _bits(value.ravel()) for key, value in changed.items()},
+                "problem": problem,
                 "numbers": {key: _bits(value) for key, value in numbers.items()},
             }
         )

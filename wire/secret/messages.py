@@ -15,13 +15,13 @@ from wire.codec import digest, encode
 from wire.errors import Untrusted
 from wire.fields import Digest, Text
 from wire.identity.certificates import TlsKey, TlsPublicKey, has_signed, sign_text
-from wire.secret.question import MOST_HELPERS, Share, SumQuestion
+from wire.secret.question import MOST_HELPERS, Part, Share, SumQuestion
 from wire.verbs import Mask, Verb
 
-WEIGHT = "weight"
-"""Name of the part that has a device's number of training windows, by which it counts in a mean."""
 ACCURACY, LOSS = "accuracy", "loss"
 """Names of the parts that have the accuracy and the mean loss of the received model."""
+SCALARS = {ACCURACY: Part(1, 1.0), LOSS: Part(1, 16.0)}
+"""These parts. With other clips, sums over the same devices would tell single values."""
 
 
 class Agreement(msgspec.Struct, frozen=True, tag="agreement"):

@@ -82,12 +82,11 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
 
     @property
     def quorum(self) -> int:
-        """Number of helpers that must agree on a set: all of three or fewer, three of four.
+        """Number of helpers that must agree on a set: all of them.
 
-        One helper that sides with the aggregator may agree to two sets. Any two quorums have an
-        honest helper in common, which agrees to one.
+        Each then knows of every set, and no sets that helpers opened without one another combine.
         """
-        return min(len(self.helpers), 3)
+        return len(self.helpers)
 
 
 class Share(msgspec.Struct, frozen=True, tag="share"):

@@ -6,6 +6,7 @@ import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Respond
@@ -66,6 +67,9 @@ internal class PlanWork(
         val (y, numTest) = windows.labelsFor(manifest.needsLabels)
         val measuring = manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys
         brokenRule(policy, plan, manifest.name, measuring, y, numTest)?.let { throw PolicyBrokenException(it) }
+        if (maskOf(plan) != null && manifest.tensors.any { Names.roleOf(it.key) == Names.PRIVATE }) {
+            throw PolicyBrokenException("mask: the bundle keeps tensors on the device between rounds") // as no other has
+        }
         val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
         if (unknown != null) throw MalformedException("plan: no graph '$unknown' in bundle ${manifest.name}; its graphs: ${manifest.graphs.keys.sorted().joinToString()}")
         loaded.executor(plan.bundle)
@@ -84,12 +88,14 @@ internal class PlanWork(
         val model = loaded.tensors(plan.model)
         val resumed = checkpoints.begin(plan, executor)
         fun run(from: Checkpoint?) = executor.execute(plan, model, private, loaded::tensors, onStep, from) { paused(between) }
-        val result = try {
+        fun work() = try {
             run(resumed)
         } catch (unfit: UnfitCheckpointException) {
             checkpoints.drop(unfit.message.orEmpty())
             run(null)
         }
+        val isMasked = maskOf(plan) != null
+        val result = if (isMasked) always(plan, ::work) else work()
         val numTrain = windows.labelsFor(loaded.verified(plan.bundle).manifest.needsLabels).first.rows
         val update = Update(
             runId = plan.runId,
@@ -105,8 +111,8 @@ internal class PlanWork(
             bytesReceived = bytesReceived,
             trainS = Math.rint(checkpoints.workedS * 1e6) / 1e6,
         )
-        checkSums(update)
-        val masked = maskOf(plan)?.let { masked(it.question, plan, result, model, numTrain) }
+        if (!isMasked) checkSums(update)
+        val masked = maskOf(plan)?.let { masked(it.question, plan, result, model) }
         val permitted = if (masked == null && policy.minSum == null) update else withoutCounts(update)
         val tensors = masked?.tensors ?: Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId)
         val payload = encodeUpdate(permitted.copy(share = masked?.signed), tensors)
@@ -116,10 +122,24 @@ internal class PlanWork(
         return FinishedPlan(payload, result.model, result.private, result.numSteps, masked?.store ?: {})
     }
 
-    private fun masked(question: SumQuestion, plan: Plan, result: PlanResult, model: Tensors, numTrain: Int): MaskedResult {
+    /**
+     * Return the result of the work; one without any change if it fails: that a device declines would
+     * tell of its data.
+     */
+    private fun always(plan: Plan, work: () -> PlanResult): PlanResult = try {
+        work()
+    } catch (stopped: StoppedException) {
+        throw stopped
+    } catch (interrupted: InterruptedException) {
+        throw interrupted
+    } catch (_: Exception) {
+        PlanResult(plan.model, Metrics(), Metrics(), 0, emptyMap(), emptyMap())
+    }
+
+    private fun masked(question: SumQuestion, plan: Plan, result: PlanResult, model: Tensors): MaskedResult {
         if (masking == null) throw PolicyBrokenException("min_sum: this device has no helpers' keys (helpers), so no secret sums")
         return try {
-            masking.answer(question, plan, result, model, numTrain, timeOf(plan.epoch))
+            masking.answer(question, plan, result, model, timeOf(plan.epoch))
         } catch (broken: PolicyBrokenException) {
             throw PolicyBrokenException("min_sum: ${broken.message}")
         }

@@ -48,10 +48,11 @@ internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: S
         if (policy.unreported?.contains(graph) == true && reports(verb)) return "unreported: ${verb.type} reports what graph $graph gives"
     }
     if (policy.bundles != null && bundle !in policy.bundles) return "bundles: $bundle is not permitted"
+    val isMasked = maskOf(plan) != null
+    if (policy.minSum != null && !isMasked) return "min_sum: the plan does not end with mask"
+    if (isMasked) unmaskable(plan.verbs.dropLast(1))?.let { return it }
     val epochs = plan.verbs.sumOf { if (it is Train) epochsOf(it, y.rows) else 0.0 }
     if (epochs > policy.maxEpochs) return "max_epochs: $epochs are asked for, ${policy.maxEpochs} are permitted"
-    val isMasked = maskOf(plan) != null
-    if (!isMasked) unmasked(policy, plan.verbs)?.let { return it }
     // of all that a masked plan reports, only the change is sent
     val verbs = if (isMasked) plan.verbs.filter { it is Train || it is Protect } else plan.verbs
     return unprotected(policy, verbs, measuring) ?: tooFewWindows(policy, verbs, measuring, y, numTest) ?: telling(policy, verbs, measuring)
@@ -67,9 +68,19 @@ internal fun permittedFacts(policy: Policy, message: CheckIn): CheckIn {
     return message.copy(numTrain = enough, numTest = 0, numUnlabelled = 0, classes = null, moved = false)
 }
 
-/** Return the rule `min_sum` with the verb that reports outside a secret sum, or null. */
-private fun unmasked(policy: Policy, verbs: List<Verb>): String? =
-    if (policy.minSum == null) null else verbs.firstOrNull(::reports)?.let { "min_sum: ${it.type} reports outside a secret sum" }
+/**
+ * Return the rule `mask` with the first of these verbs that may not come before it, or null. A device
+ * must contribute whatever its data are, by the same rule as all others. Else the sums of two plans
+ * over the same devices differ by what one of them has.
+ */
+private fun unmaskable(verbs: List<Verb>): String? = verbs.firstOrNull { verb ->
+    when (verb) {
+        is Train -> verb.steps != null || verb.holdout != 0.0 || verb.least != 0L || !verb.report
+        is Evaluate -> verb.holdout != 0.0 || verb.most != 0L
+        is Protect -> false
+        else -> true
+    }
+}?.let { "mask: this form of ${it.type} is not permitted before it" }
 
 /**
  * Return the rule `tell_classes` with the graph whose measurements would tell classes, or null. A

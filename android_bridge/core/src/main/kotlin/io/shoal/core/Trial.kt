@@ -41,7 +41,7 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
     fun heldBack(manifest: Manifest): Pair<Tensor, Tensor> {
         val windows = windows.forTask(manifest)
         val (x, y) = Pair(windows.testX, windows.testY)
-        val permitted = policy.verbs?.contains("evaluate") != false && y.rows >= policy.minWindows
+        val permitted = policy.minSum == null && policy.verbs?.contains("evaluate") != false && y.rows >= policy.minWindows
         return if (permitted) Pair(x, y) else Pair(x.take(IntArray(0)), y.take(IntArray(0)))
     }
 

@@ -45,18 +45,16 @@ internal class Masking(
      * question comes again.
      *
      * @param received model from which the device has started
-     * @param numTrain number of its training windows
      * @param nowS aggregator's time, as well as the device knows it
      * @throws PolicyBrokenException the owner's policy forbids the answer, the question is not about
      *   the plan or is closed, or it was answered before
      * @throws MalformedException the question does not fit the model
      */
-    fun answer(question: SumQuestion, plan: Plan, result: PlanResult, received: Tensors, numTrain: Int, nowS: Double): MaskedResult {
+    fun answer(question: SumQuestion, plan: Plan, result: PlanResult, received: Tensors, nowS: Double): MaskedResult {
         policy.check(question)
         checkAbout(question, plan, nowS)
-        if (result.model != plan.model) throw PolicyBrokenException("the plan has chosen another model than the one in the question")
         return answers.once(question) {
-            val answer = answer(question, numbersOf(question, result.tensors, received, numTrain, listOf(result.evaluated, result.trained)), plan.deviceId, policy, draw)
+            val answer = answer(question, numbersOf(question, result.tensors, received, listOf(result.evaluated, result.trained)), plan.deviceId, policy, draw)
             val tensors = answer.values.entries.associate { (part, bytes) -> Names.masked(part) to bytesTensor(bytes) }
             MaskedResult(SignedShare(answer.share, answer.signature(key)), tensors)
         }

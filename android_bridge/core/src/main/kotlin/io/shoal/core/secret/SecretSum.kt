@@ -31,9 +31,9 @@ import java.util.Base64
 private val SIGNED = "shoal/1 secret\n".toByteArray()
 
 /** Name of the part that has a device's number of training windows, by which it counts in a mean. */
-private const val WEIGHT = "weight"
 private const val ACCURACY = "accuracy"
 private const val LOSS = "loss"
+private val CLIPS = mapOf(ACCURACY to 1.0, LOSS to 16.0)
 
 /** Smallest number of devices of a sum, unless the owner's policy has another one. */
 private const val LEAST_SUM = 5L
@@ -97,27 +97,24 @@ internal fun checkAbout(question: SumQuestion, plan: Plan, nowS: Double) {
 }
 
 /**
- * Return a device's numbers by part: changes, weight, accuracy and loss. If there is a part for the
- * weight, the changes are multiplied by the device's share of the largest weight.
+ * Return a device's numbers by part: its changes, accuracy and loss.
  *
  * @param update `delta/NAME` and `statistic/NAME`; tensors that are not in it have not changed
  * @param received model that the device received
- * @param numTrain number of its training windows
  * @param measured metrics of the received model on its test windows, and those of its training; the
  *   first ones that are over any windows count, so that every device has some
- * @throws MalformedException a part is no tensor of the model, or has another size
+ * @throws MalformedException a part is no tensor of the model, or has another size; or accuracy or
+ *   loss have another clip than theirs
  */
-internal fun numbersOf(question: SumQuestion, update: Tensors, received: Tensors, numTrain: Int, measured: List<Metrics>): Map<String, FloatArray> {
-    val share = question.parts[WEIGHT]?.let { minOf(numTrain / it.clip, 1.0) } ?: 1.0
+internal fun numbersOf(question: SumQuestion, update: Tensors, received: Tensors, measured: List<Metrics>): Map<String, FloatArray> {
     val metrics = measured.firstOrNull { it.numExamples > 0 } ?: Metrics()
     val examples = maxOf(metrics.numExamples, 1).toDouble()
-    val own = mapOf(
-        WEIGHT to numTrain.toFloat(),
-        ACCURACY to (metrics.numCorrect / examples).toFloat(),
-        LOSS to (metrics.lossSum / examples).toFloat(),
-    )
+    val scalars = mapOf(ACCURACY to metrics.numCorrect / examples, LOSS to metrics.lossSum / examples)
     return question.parts.mapValues { (part, wanted) ->
-        own[part]?.let { return@mapValues floatArrayOf(if (it.isFinite()) it else 0f) }
+        scalars[part]?.toFloat()?.let {
+            if (wanted.count != 1 || wanted.clip != CLIPS[part]) throw MalformedException("question: part '$part' must be one number with the clip ${CLIPS[part]}")
+            return@mapValues floatArrayOf(if (it.isFinite()) it else 0f)
+        }
         val base = received[part].takeIf { Names.isExchanged(part) }
             ?: throw MalformedException("question: part '${part.take(80)}' is no exchanged tensor of the model")
         val change = changeOf(part, update, base)
@@ -125,7 +122,7 @@ internal fun numbersOf(question: SumQuestion, update: Tensors, received: Tensors
             throw MalformedException("question: part '${part.take(80)}' has ${wanted.count} numbers, the tensor ${change.size}")
         }
         val clip = wanted.clip.toFloat()
-        FloatArray(change.size) { (if (change[it].isFinite()) change[it].coerceIn(-clip, clip) else 0f) * share.toFloat() }
+        FloatArray(change.size) { if (change[it].isFinite()) change[it].coerceIn(-clip, clip) else 0f }
     }
 }
 

@@ -124,18 +124,9 @@ class MaskingTest {
     }
 
     @Test
-    fun `a plan that has chosen another model than the question's is not answered`() {
-        val plan = masked()
-        val masking = Masking(secret, key, AnswerStore(FolderStorage(folder)))
-        fun answer(chosen: String) = masking.answer(maskOfPlan(plan), plan, PlanResult(chosen, Metrics(), Metrics(), 0, emptyMap(), emptyMap()), model, 9, 1.0)
-        assertContains(assertFailsWith<PolicyBrokenException> { answer("c".repeat(64)) }.message!!, "another model")
-        assertEquals(parts.size, answer(plan.model).tensors.size)
-    }
-
-    @Test
     fun `a question that does not fit the model is not answered`() {
         for (wrong in listOf("shared/w" to SumPart(5, 1.0), "private/p" to SumPart(4, 1.0), "shared/none" to SumPart(1, 1.0))) {
-            assertFailsWith<MalformedException>("$wrong") { numbersOf(question.copy(parts = mapOf(wrong)), emptyMap(), model + ("private/p" to Tensor.of(FloatArray(4))), 9, emptyList()) }
+            assertFailsWith<MalformedException>("$wrong") { numbersOf(question.copy(parts = mapOf(wrong)), emptyMap(), model + ("private/p" to Tensor.of(FloatArray(4))), emptyList()) }
         }
     }
 

@@ -189,7 +189,12 @@ class SecretSumTest {
             val metrics = case.list("measured") { value, _ -> (value as JsonNumber).text.toDouble() }
                 .chunked(3) { (examples, loss, correct) -> Metrics(examples.toLong(), loss, correct.toLong()) }
             fun tensors(key: String) = case.map(key) { _, _ -> }.keys.associateWith { Tensor.of(floats(case.obj(key).longs(it))) }
-            val numbers = numbersOf(SumQuestion.of(case.obj("question")), tensors("update"), tensors("received"), case.count("num_train").toInt(), metrics)
+            val make = { numbersOf(SumQuestion.of(case.obj("question")), tensors("update"), tensors("received"), metrics) }
+            if (case.stringOrNull("problem") != null) {
+                assertFailsWith<MalformedException>(case.string("name")) { make() }
+                continue
+            }
+            val numbers = make()
             val bits = numbers.mapValues { (_, each) -> each.map { it.toRawBits().toLong() and 0xffffffffL } }
             assertEquals(numbers.keys.associateWith { case.obj("numbers").longs(it) }, bits, case.string("name"))
             assertEquals(case.map("numbers") { _, _ -> }.keys, bits.keys)
