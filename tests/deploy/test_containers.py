@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.tools import DEPLOY, ROOT, debian, run, tool
+from tests.support.wheel import PROJECT
 
 FILES = sorted((DEPLOY / "containers").glob("*.Dockerfile"))
 
@@ -27,6 +28,8 @@ def test_an_image_is_of_stages_has_a_user_a_health_check_labels_and_pinned_versi
     assert re.search(r"^USER 10001:10001$", stages[-1], re.MULTILINE)
     assert "pip install" not in stages[-1], "what installs is not in the image"
     assert "HEALTHCHECK" in stages[-1]
+    (program,) = re.findall(r'^ENTRYPOINT \["/opt/shoal/bin/([\w-]+)"\]$', text, re.MULTILINE)
+    assert program in PROJECT["project"]["scripts"]
     assert "org.opencontainers.image.version" in stages[-1]
     assert re.search(r"^ARG BASE=docker.io/library/debian:\d+\.\d+-slim$", text, re.MULTILINE)
     assert text.count("-c constraints.txt") == 2, "uv, and what uv installs"

@@ -5,6 +5,7 @@ import re
 import shlex
 import tomllib
 
+from helper.main import parser
 from tests.deploy.tools import DEPLOY, ROOT
 from tests.support.pages import blocks, page
 
@@ -75,6 +76,12 @@ def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
     }
     assert named == {"aggregator", "alertmanager"}
     assert named <= services
+
+
+def test_a_helpers_container_gets_commands_of_its_program() -> None:
+    given = [shlex.split(line.partition(" shoal-helper:")[2])[1:] for line in COMMANDS]
+    commands = [parser().parse_args(words).command for words in given if words]
+    assert commands == ["init", "run"]
 
 
 def test_every_extra_and_every_alert_is_on_a_page() -> None:

@@ -1,5 +1,6 @@
 """The program `shoal-helper`: its commands, its errors of one line, and what it loads."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from aggregator.enrolment.authority import make_authority
 from helper.storage import make_helper
+from host.logs import ALIVE_FILE
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
 from tests.helper.exchange import KEYS, ROSTER
@@ -114,10 +116,12 @@ def command(tmp_path: Path) -> list[str]:
     return ["run", *words, "--broker", f"mqtt://127.0.0.1:{free_port()}"]
 
 
-def test_metrics_are_served_before_there_is_a_broker(command: list[str]) -> None:
-    port = free_port()
+def test_metrics_and_signs_of_life_are_there_before_there_is_a_broker(
+    command: list[str], tmp_path: Path
+) -> None:
+    port, sign = free_port(), tmp_path / "alive"
     words = [sys.executable, "-m", "helper.main", *command, "--metrics", f"127.0.0.1:{port}"]
-    process = subprocess.Popen(words)
+    process = subprocess.Popen(words, env=os.environ | {ALIVE_FILE: str(sign)})
 
     def scraped(path: str) -> str:
         with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
@@ -125,6 +129,7 @@ def test_metrics_are_served_before_there_is_a_broker(command: list[str]) -> None
 
     try:
         assert "\nshoal_helper_connected 0\n" in wait_until(lambda: scraped("/metrics"))
+        wait_until(sign.exists)
         with pytest.raises(HTTPError, match="404"):
             scraped("/")
     finally:

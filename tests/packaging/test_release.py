@@ -138,6 +138,7 @@ def test_every_file_names_the_same_version() -> None:
     places = {
         "deploy/containers/aggregator.Dockerfile": r"^ARG VERSION=(.+)$",
         "deploy/containers/edge.Dockerfile": r"^ARG VERSION=(.+)$",
+        "deploy/containers/helper.Dockerfile": r"^ARG VERSION=(.+)$",
         "deploy/compose/compose.yaml": r"shoal-aggregator:([\d.]+)\}",
         "deploy/compose/setup": r"shoal-aggregator:([\d.]+)\}",
         "deploy/helm/shoal/Chart.yaml": r"^(?:version|appVersion): (.+)$",
