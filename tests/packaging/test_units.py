@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helper.main import parser
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
@@ -31,6 +32,16 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     text = re.sub(r"/(opt/shoal/bin|usr/local/sbin)/[\w-]+", "/bin/true", request.param.read_text())
     path.write_text(text)
     return path
+
+
+@pytest.mark.parametrize("options", ["", "--min-sum 8 --metrics 127.0.0.1:9110"])
+def test_a_helpers_unit_gives_its_program_the_options_of_the_environment(options: str) -> None:
+    text = (ROOT / "deploy" / "systemd" / "shoal-helper.service").read_text()
+    (command,) = re.findall(r"^ExecStart=\S+ (.+)$", text, re.MULTILINE)
+    arguments = parser().parse_args(command.replace("$OPTIONS", options).split())
+    assert (arguments.min_sum, arguments.metrics) == (
+        (8, "127.0.0.1:9110") if options else (5, None)
+    )
 
 
 def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
