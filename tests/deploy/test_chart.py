@@ -1,13 +1,17 @@
-"""The Helm chart, rendered by Helm's own library: what comes out is valid for Kubernetes, gives
+"""The Helm charts, rendered by Helm's own library: what comes out is valid for Kubernetes, gives
 little away; wrong values are refused."""
 
 import json
+import os
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from helper.main import parser
 from tests.deploy.tools import DEPLOY, run, tool
 
 CHART = DEPLOY / "helm" / "shoal"
@@ -18,6 +22,7 @@ LEAST = {
 MOST = LEAST | {
     "secrets": {"tls": "t", "bundle": "b", "database": "d"},
     "database": "postgresql://shoal@db.example/shoal",
+    "helpers": "helpers",
     "settings": {"ROUNDS": "40", "RELEASE": "auto"},
     "image": {"repository": "registry.example/shoal", "digest": "sha256:" + "0" * 64},
     "imagePullSecrets": [{"name": "pull"}],
@@ -30,6 +35,28 @@ MOST = LEAST | {
     "tolerations": [{"key": "fleet", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
 }
+HELPER = DEPLOY / "helm" / "shoal-helper"
+HELPER_LEAST = {
+    "helper": "north",
+    "broker": "mqtts://broker.example",
+    "config": "helper",
+    "tls": "helper-tls",
+}
+HELPER_MOST = (
+    HELPER_LEAST
+    | {"minSum": 20}
+    | {
+        name: MOST[name]
+        for name in (
+            "image",
+            "imagePullSecrets",
+            "persistence",
+            "nodeSelector",
+            "tolerations",
+            "affinity",
+        )
+    }
+)
 RENDER = """
 import json, sys
 from helm_python.chart import Chart, lint
@@ -52,9 +79,9 @@ print(json.dumps(objects))
 """
 
 
-def render(values: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+def render(values: dict[str, Any], chart: Path = CHART) -> tuple[list[dict[str, Any]], str]:
     """The objects of a release, and what Helm says against its values."""
-    done = run(tool("python"), "-c", RENDER, CHART, json.dumps(values))
+    done = run(tool("python"), "-c", RENDER, chart, json.dumps(values))
     return (json.loads(done.stdout), "") if done.returncode == 0 else ([], done.stderr)
 
 
@@ -74,7 +101,11 @@ def test_a_release_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
     assert ("PrometheusRule" in kinds) == (values is MOST)
     (service,) = (o["spec"] for o in objects if o["kind"] == "StatefulSet")
     assert service["replicas"] == 1, "a fleet has one aggregator at a time"
-    pod = service["template"]["spec"]
+    gives_little_away(service["template"]["spec"])
+
+
+def gives_little_away(pod: dict[str, Any]) -> None:
+    """Assert that a pod has no more rights, and no other volumes, than it needs."""
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
     for container in [*pod["containers"], *pod.get("initContainers", [])]:
@@ -120,6 +151,82 @@ def test_every_setting_of_the_configmap_is_one_of_serve() -> None:
     assert sorted(named - known) == []
 
 
+def helper_pod(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod of a helper's release."""
+    objects, error = render(values, HELPER)
+    assert error == ""
+    assert {o["kind"] for o in objects} == {"Deployment", "PersistentVolumeClaim"}
+    for o in objects:
+        if o["kind"] == "PersistentVolumeClaim":
+            assert o["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    (helper,) = (o["spec"] for o in objects if o["kind"] == "Deployment")
+    assert (helper["replicas"], helper["strategy"]) == (1, {"type": "Recreate"})
+    pod: dict[str, Any] = helper["template"]["spec"]
+    return pod
+
+
+@pytest.mark.parametrize("values", [HELPER_LEAST, HELPER_MOST], ids=["least", "most"])
+def test_a_helpers_release_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
+    pod = helper_pod(values)
+    gives_little_away(pod)
+    (helper,) = pod["containers"]
+    arguments = parser().parse_args(helper["args"])
+    assert arguments.min_sum == values.get("minSum", 5)
+    assert arguments.metrics == f"0.0.0.0:{helper['ports'][0]['containerPort']}"
+    mounts = {mount["mountPath"]: mount for mount in helper["volumeMounts"]}
+    assert all("subPath" not in mount for mount in mounts.values())
+    assert {
+        mounts[str(path.parent)]["name"]
+        for path in (
+            arguments.folder,
+            arguments.trust,
+            arguments.roster,
+            arguments.ca,
+            arguments.cert,
+            arguments.key,
+        )
+    } == {"state", "config", "tls"}
+    probe = json.dumps(helper["livenessProbe"]["exec"]["command"][-1])
+    assert probe in (DEPLOY / "containers" / "helper.Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("lost", ["", "helper.key", "ledger"])
+def test_a_helper_is_made_once_and_never_beside_what_is_left_of_another(
+    lost: str, tmp_path: Path
+) -> None:
+    pod = helper_pod(HELPER_LEAST)
+    (init,) = pod["initContainers"]
+    folder = tmp_path / "helper"
+    command = [str(folder) if word == "/state/helper" else word for word in init["command"]]
+    assert str(folder) in command
+    assert f"--folder=/state/{folder.name}" in pod["containers"][0]["args"]
+    program = tmp_path / "shoal-helper"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m helper.main "$@"\n')
+    program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    first = run(*command, PATH=path)
+    assert first.stdout.startswith(f"{folder}: helper north of the fleet default\n"), first.stderr
+    if lost:
+        (folder / lost).unlink()
+    left = {file.name: file.read_bytes() for file in folder.iterdir()}
+    again = run(*command, PATH=path)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == left
+
+
+def test_a_service_in_secret_mode_has_its_helpers_keys() -> None:
+    for values in (LEAST, MOST):
+        objects, error = render(values)
+        assert error == ""
+        (settings,) = (o["data"] for o in objects if o["kind"] == "ConfigMap")
+        (service,) = (o["spec"] for o in objects if o["kind"] == "StatefulSet")
+        (container,) = service["template"]["spec"]["containers"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert (settings.get("SHOAL_SERVE_SECRET"), settings.get("SHOAL_SERVE_HELPERS")) == (
+            ("1", f"{mounts['helpers']}/helpers.pem") if values is MOST else (None, None)
+        )
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"broker": ""}, "/broker"),
     ({"broker": "mqtt://broker.example"}, "/broker"),
@@ -130,6 +237,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"ROUNDS": 40}}, "/settings/ROUNDS"),
     ({"serviceMonitor": {"enabled": True}}, "/serviceMonitor/tokenSecret"),
     ({"prometheusRule": {"enabled": "yes"}}, "/prometheusRule/enabled"),
+    ({"helpers": ["north"]}, "/helpers"),
+]
+HELPER_REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"helper": ""}, "/helper"),
+    ({"helper": "north/east"}, "/helper"),
+    ({"broker": "mqtt://broker.example"}, "/broker"),
+    ({"config": ""}, "/config"),
+    ({"tls": ""}, "/tls"),
+    ({"minSum": 1}, "/minSum"),
+    ({"replicas": 2}, "replicas"),
 ]
 REFUSE = """
 import json, sys
@@ -145,14 +262,21 @@ for values in json.loads(sys.argv[2]):
 """
 
 
-def test_values_that_cannot_be_are_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("chart", "least", "refused"),
+    [(CHART, LEAST, REFUSED), (HELPER, HELPER_LEAST, HELPER_REFUSED)],
+    ids=["service", "helper"],
+)
+def test_values_that_cannot_be_are_refused_by_name(
+    chart: Path, least: dict[str, Any], refused: list[tuple[dict[str, Any], str]]
+) -> None:
     done = run(
-        tool("python"), "-c", REFUSE, CHART, json.dumps([LEAST | change for change, _ in REFUSED])
+        tool("python"), "-c", REFUSE, chart, json.dumps([least | change for change, _ in refused])
     )
     told = done.stdout.splitlines()
-    assert len(told) == len(REFUSED), done.stderr
+    assert len(told) == len(refused), done.stderr
     assert [
         (line, name)
-        for line, (_, name) in zip(told, REFUSED, strict=True)
+        for line, (_, name) in zip(told, refused, strict=True)
         if line == "taken" or name not in line
     ] == []

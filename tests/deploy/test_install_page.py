@@ -45,17 +45,22 @@ def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
     paths = {word for line in COMMANDS for word in shlex.split(line) if word.startswith("deploy/")}
     assert len(paths) >= 5
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
-    values = (DEPLOY / "helm" / "shoal" / "values.yaml").read_text()
-    keys = {
-        key
+    charts = {
+        line.split()[3]: set(re.findall(r"--set ([\w.]+)=", line))
         for line in COMMANDS
         if line.startswith("helm")
-        for key in re.findall(r"--set ([\w.]+)=", line)
     }
-    assert keys == {"broker", "secrets.tls", "secrets.bundle"}
-    assert [
-        key for key in keys if not re.search(rf"^ *{key.rpartition('.')[2]}:", values, re.MULTILINE)
-    ] == []
+    assert charts == {
+        "deploy/helm/shoal": {"broker", "secrets.tls", "secrets.bundle"},
+        "deploy/helm/shoal-helper": {"fleet", "helper", "broker", "config", "tls"},
+    }
+    for chart, keys in charts.items():
+        values = (ROOT / chart / "values.yaml").read_text()
+        assert [
+            key
+            for key in keys
+            if not re.search(rf"^ *{key.rpartition('.')[2]}:", values, re.MULTILINE)
+        ] == []
     script = (DEPLOY / "board" / "shoal-board").read_text()
     said = {
         word

@@ -142,6 +142,7 @@ def test_every_file_names_the_same_version() -> None:
         "deploy/compose/compose.yaml": r"shoal-aggregator:([\d.]+)\}",
         "deploy/compose/setup": r"shoal-aggregator:([\d.]+)\}",
         "deploy/helm/shoal/Chart.yaml": r"^(?:version|appVersion): (.+)$",
+        "deploy/helm/shoal-helper/Chart.yaml": r"^(?:version|appVersion): (.+)$",
         "CHANGELOG.md": r"^## \[([\d.]+)\]",
     }
     named = {
