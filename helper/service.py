@@ -74,7 +74,7 @@ class HelperService:
                     self._serve(delivery.payload)
                 case LinkUp():
                     self.metrics.is_connected = True
-                    log.info("Connected to the broker")
+                    log.info("Connected to the broker: fleet=%s", self.folder.identity.fleet)
                 case LinkDown(reason):
                     self.metrics.is_connected = False
                     log.warning("Connection to the broker lost: %s", reason)

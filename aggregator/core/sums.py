@@ -138,16 +138,18 @@ def obstacle(present: Iterable[Name], cells: Cells, min_sum: int) -> str:
     """
     devices = frozenset(present)
     if len(devices) < min_sum:
-        return f"{len(devices)} devices are there, at least {min_sum} are needed"
+        return f"{min_sum - len(devices)} more: {len(devices)} of {min_sum} devices are there"
     small = min(cut(frozenset(map(frozenset, cells)), devices), key=len)
     if len(small) >= min_sum:
         return ""
     named = ", ".join(sorted(small))
     if small & devices:
-        return f"the sum would show {len(small)} devices apart from all others: {named}"
+        return (
+            f"{min_sum} or more in place of the {len(small)} that the sum would show apart: {named}"
+        )
     return (
-        f"{len(small)} devices are absent, and helpers open no sum without them, unless {min_sum} "
-        f"or more of those that were in the same sums are absent together: {named}"
+        f"{len(small)} that helpers open no sum without, unless {min_sum} or more of those that "
+        f"were in the same sums are left out together: {named}"
     )
 
 
@@ -169,7 +171,7 @@ def cohort_of(
     stay = frozenset(device for device in summed if not gone(device))
     if absent := sorted(stay - ready):
         many = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-        return stay, f"the same devices are in every secret sum: {', '.join(absent[:3])}{many}"
+        return stay, f"devices that are in every secret sum: {', '.join(absent[:3])}{many}"
     new = frozenset(ready - summed)
     devices = stay | new if len(new) >= min_sum or not stay else stay
     return devices, obstacle(devices, cells, min_sum)

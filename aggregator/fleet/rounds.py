@@ -136,13 +136,14 @@ NO_LACK = Lack("")
 def lacking(turn: Turn, campaign: Campaign) -> Lack:
     """Return the condition that a campaign waits for."""
     name, settings = campaign.name, campaign.settings
-    if campaign.sum is not None and campaign.sum.failure:
-        return Lack(f"you to mend its secret sum and resume it: {campaign.sum.failure}")
+    if failure := sums.failure_of(campaign):
+        return Lack(f"you to mend its secret sum and resume it: {failure}")
     if campaign.paused or campaign.phase == "finished":
         return NO_LACK
     if campaign.phase == "aggregating":
         is_opening = campaign.sum is not None and campaign.sum.stage == "opening"
-        return Lack("helpers to open its secret sum") if is_opening else NO_LACK
+        text = "helpers to open its secret sum"
+        return Lack(f"{text}: {sums.waited_for(campaign)}") if is_opening else NO_LACK
     if campaign.awaits_drift:
         moved, count = drift_of(turn, campaign)
         return Lack(

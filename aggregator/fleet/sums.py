@@ -30,7 +30,10 @@ def next_cohort(turn: Turn, campaign: Campaign) -> tuple[frozenset[str], str]:
         is_excluded = campaign.members.get(device_id, NOBODY).excluded
         return device is None or device.barred or is_excluded
 
-    return cohort_of(_cells(turn), ready, gone, _least(turn, campaign))
+    devices, lack = cohort_of(_cells(turn), ready, gone, _least(turn, campaign))
+    if not lack and (short := campaign.settings.min_devices - len(devices)) > 0:
+        lack = f"{short} more: {len(devices)} of {campaign.settings.min_devices} devices are there"
+    return devices, lack
 
 
 def ask(turn: Turn, campaign: Campaign) -> None:
@@ -76,7 +79,8 @@ def close_if_due(turn: Turn, campaign: Campaign) -> bool:
     if campaign.received < len(campaign.cohort) and not is_over:
         return True
     devices = tuple(sorted(campaign.updates))
-    if obstacle(devices, _cells(turn), _least(turn, campaign)):
+    few = len(devices) < campaign.settings.min_devices
+    if few or obstacle(devices, _cells(turn), _least(turn, campaign)):
         return False
     members = set_of(update.share for update in campaign.updates.values())
     closed = SecretSum(campaign.question, members, devices)
@@ -93,6 +97,23 @@ def cells_after(campaign: Campaign) -> tuple[tuple[str, ...], ...]:
         return campaign.cells
     parts = cut(frozenset(map(frozenset, campaign.cells)), campaign.sum.devices)
     return tuple(sorted(tuple(sorted(part)) for part in parts))
+
+
+def waited_for(campaign: Campaign) -> str:
+    """Return the names of the helpers whose answers are missing, for people."""
+    secret = campaign.sum
+    assert secret is not None
+    answered = secret.masks if secret.agreed else secret.agreements
+    missing = (helper.name for helper in campaign.settings.helpers if helper.digest not in answered)
+    return ", ".join(missing)
+
+
+def failure_of(campaign: Campaign) -> str:
+    """Return the reason that the sum has failed, for people; empty if it has not."""
+    text = campaign.sum.failure if campaign.sum is not None else ""
+    for helper in campaign.settings.helpers:
+        text = text.replace(f"helper {helper.digest[:12]}", f"helper {helper.name}")
+    return text
 
 
 def ask_helpers(turn: Turn, campaign: Campaign) -> None:
@@ -137,7 +158,6 @@ def _cells(turn: Turn) -> tuple[tuple[str, ...], ...]:
 
 
 def _least(turn: Turn, campaign: Campaign) -> int:
-    """Return the smallest number of devices of a sum; helpers know those of all campaigns."""
-    settings = campaign.settings
+    """Return the smallest number of devices of a part; helpers know those of all campaigns."""
     earlier = (c.settings.min_sum for c in turn.campaigns.values() if cells_after(c))
-    return max(settings.min_sum, settings.min_devices, *earlier)
+    return max([campaign.settings.min_sum, *earlier])

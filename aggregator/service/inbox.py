@@ -301,7 +301,7 @@ class FleetInbox:
 
     def _answer(self, name: str, payload: bytes) -> Reading:
         """Return the consequences of a helper's message."""
-        reading = Reading()
+        reading, problem = Reading(), ""
         if not payload or not self._affords((name, "answer"), *ANSWERS):
             return reading
         for campaign in self._fleet.campaigns.values():
@@ -315,7 +315,7 @@ class FleetInbox:
                     read_sums(campaign.sum.question, answer.helper, text)
                     reading.masks = masks_blob(answer, text)
             except WireError as error:  # also an answer from before a start, to another key
-                self.count("bad-answer", f"helper={name}: {error}")
+                problem = str(error)
                 continue
             except Exception as error:  # a defect of the reader must not end the service
                 log.exception("Answer not read because of a defect: helper=%s", name)
@@ -331,7 +331,9 @@ class FleetInbox:
                     blob=digest(reading.masks) if reading.masks is not None else "",
                 )
             ]
-            break
+            return reading
+        if problem:
+            self.count("bad-answer", f"helper={name}: {problem}")
         return reading
 
     def _clear(self, reading: Reading, kind: Kind, delivery: Delivery) -> None:

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aggregator.aggregation.orders import start_campaign
 from aggregator.aggregation.probe_file import load_probe
 from aggregator.aggregation.stored import work_of
 from aggregator.core.hours import read_hours
 from aggregator.core.settings import RunSettings
+from aggregator.core.training import RoundSettings
 from aggregator.fleet.eligibility import read_rule
 from aggregator.fleet.rounds import drift_share
 from aggregator.leadership.identity import own_secret
@@ -22,7 +23,7 @@ from aggregator.storage.blob_bucket import blob_digests, blobs_name
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from algorithms.algorithm import Algorithm
-from algorithms.composition import read_algorithm
+from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.privacy.base import counts_from
 from algorithms.schedules import check_schedule
@@ -147,8 +148,13 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
     """
     helpers: tuple[NamedKey, ...] = ()
     if settings.secret:
-        check_secret(settings)
+        check_secret(settings, settings.algorithm)
         helpers = _helpers(settings.helpers)
+    elif settings.helpers is not None:
+        raise ConfigError(
+            f"--helpers {settings.helpers}: a campaign without --secret has no helpers, and would "
+            "train on clear updates; set --secret too"
+        )
     run = RunSettings.for_bundle(
         bundle,
         settings,
@@ -162,9 +168,8 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
     return run
 
 
-def check_secret(settings: CampaignSettings) -> None:
+def check_secret(settings: RoundSettings[Any], algorithm: AlgorithmSpec) -> None:
     """Raise ConfigError if secret mode cannot run an algorithm, or settings of a campaign."""
-    algorithm = settings.algorithm
     check_in_sums(algorithm)
     same = "in secret mode the same devices train in every round"
     silent = "in secret mode devices report nothing but sums"
@@ -223,6 +228,8 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
         ConfigError: the run cannot continue with these settings. The text names the differences.
     """
     check_asking(wanted)
+    if wanted.secret:
+        check_secret(wanted, read_algorithm(wanted.algorithm))
     fields = [
         name
         for name in RunSettings.__struct_fields__

@@ -205,9 +205,9 @@ class TestObstacle:
         ("present", "reason"),
         [
             (DEVICES, ""),
-            (DEVICES[:4], "4 devices are there, at least 5 are needed"),
-            (DEVICES[1:], "1 devices are absent, and helpers open no sum without them, .*: d0"),
-            ([*DEVICES, "new"], "the sum would show 1 devices apart from all others: new"),
+            (DEVICES[:4], "1 more: 4 of 5 devices are there"),
+            (DEVICES[1:], "1 that helpers open no sum without, .*: d0"),
+            ([*DEVICES, "new"], "5 or more in place of the 1 that the sum would show apart: new"),
             ([f"n{number}" for number in range(5)], ""),
         ],
     )
@@ -241,12 +241,18 @@ class TestCohort:
         ("cells", "ready", "gone", "expected", "lack"),
         [
             ([], NAMES[:5], [], NAMES[:5], ""),
-            ([], NAMES[:4], [], NAMES[:4], "4 devices are there, at least 5 are needed"),
+            ([], NAMES[:4], [], NAMES[:4], "1 more: 4 of 5 devices are there"),
             ([NAMES[:5]], NAMES, [], NAMES[:5], ""),
-            ([NAMES[:3]], NAMES, [], NAMES, "the sum would show 3 devices apart .*"),
-            ([NAMES[:5]], NAMES[1:5], [], NAMES[:5], "the same devices are in every .*: d0"),
-            ([NAMES[:5]], NAMES[1:5], NAMES[:1], NAMES[1:5], "4 devices are there, .*"),
-            ([NAMES[:6]], NAMES[1:6], NAMES[:1], NAMES[1:6], "1 devices are absent, .*: d0"),
+            ([NAMES[:3]], NAMES, [], NAMES, "5 or more in place of the 3 .*"),
+            ([NAMES[:5]], NAMES[1:5], [], NAMES[:5], "devices that are in every .*: d0"),
+            ([NAMES[:5]], NAMES[1:5], NAMES[:1], NAMES[1:5], "1 more: 4 of 5 .*"),
+            (
+                [NAMES[:6]],
+                NAMES[1:6],
+                NAMES[:1],
+                NAMES[1:6],
+                "1 that helpers open no sum without, .*: d0",
+            ),
         ],
     )
     def test_it_is_the_same_in_every_round(

@@ -59,7 +59,7 @@ def test_an_update_has_masked_integers_and_counts_nothing(device: Device) -> Non
 
 def test_a_check_in_says_if_the_windows_are_enough(device: Device) -> None:
     device.turn()
-    (check_in,) = (decode(payload, m.CheckIn) for payload in device.sent("check-in"))
+    *_, check_in = (decode(payload, m.CheckIn) for payload in device.sent("check-in"))
     assert device.windows.num_train == 40
     assert (check_in.num_train, check_in.num_test, check_in.classes) == (32, 0, None)
 
