@@ -264,13 +264,14 @@ def text(results: dict[str, Any]) -> str:
         "",
         "The two do not promise the same. SecAgg+ needs no party beside the server and the "
         "devices, and by its protocol a device's numbers stay hidden unless as many of its "
-        "neighbours as reconstruct side with the server. Its devices take part in four exchanges in a row, "
-        "and the sum fails if too many neighbours of one device drop out. A device of "
-        "Shoal takes part in one exchange, and may be gone afterwards. For that, other parties have to run three "
-        "helpers, no sum is opened unless all three answer, and two of them together with the "
-        "aggregator can read a device's numbers. The times are of the programs as they are: flwr "
-        f"{version} draws each mask from NumPy's Mersenne Twister with a seed of 32 bits, which is "
-        "no cryptographic generator, and Shoal from AES-256 in counter mode.",
+        "neighbours as reconstruct side with the server. Its devices take part in four "
+        "exchanges in a row, and the sum fails if too many neighbours of one device drop out. "
+        "A device of Shoal takes part in one exchange, and may be gone afterwards. For that, "
+        "other parties have to run three helpers, no sum is opened unless all three answer, "
+        "and two of them together with the aggregator can read a device's numbers. The times "
+        f"are of the programs as they are: flwr {version} draws each mask from NumPy's "
+        "Mersenne Twister with a seed of 32 bits, which is no cryptographic generator, and "
+        "Shoal from AES-256 in counter mode.",
     ]
     return "\n".join(lines)
 
