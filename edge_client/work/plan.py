@@ -189,7 +189,9 @@ class PlanWork:
                 isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs
             ):
                 self._live.surveyed()
-            masked = self._masked(plan, result, now_s()) if masks else None
+            masked = None
+            if masks:
+                masked, result.private = self._masked(plan, result, now_s()), {}
             return Done(result, self._checkpoints.worked_s, masked)
         except (Stopped, BlobMissing):
             self._memory.note(core.on_stopped(self._memory.session))
@@ -228,8 +230,6 @@ class PlanWork:
         rule = broken_rule(
             self._policy, plan, bundle.manifest.name, asking, windows.train_y, windows.num_test
         )
-        if rule is None and mask_of(plan) and bundle.manifest.of_role(names.PRIVATE):
-            rule = "mask: the bundle keeps tensors on the device between rounds"  # as no other has
         if rule is not None:
             raise DeclinedPlan("policy", rule)
         if self._executor is None:
@@ -247,7 +247,9 @@ class PlanWork:
 
     def _run(self, plan: Plan, between: Between) -> PlanResult:
         assert self._executor is not None
-        private = self._state.private(plan.run_id, plan.round)
+        # a plan for this device alone could have prepared what a masked one starts from
+        masks = mask_of(plan) is not None
+        private = {} if masks else self._state.private(plan.run_id, plan.round)
         if self._live is not None:  # the columns belong to the windows of an earlier plan
             private = {
                 key: value for key, value in private.items() if names.role_of(key) != names.COLUMN

@@ -133,10 +133,12 @@ class Eavesdropper:
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def _listen(self) -> None:
-        while not self._stopping.is_set():
-            event = self._link.receive(timeout_s=0.2)
+        while True:
+            event = self._link.receive(timeout_s=0.5)
             if isinstance(event, Delivery):
                 self.payloads.append(event.payload)
+            elif event is None and self._stopping.is_set():
+                return  # what was carried before is here
 
     def __enter__(self) -> "Eavesdropper":
         self._thread.start()

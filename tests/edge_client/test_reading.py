@@ -337,11 +337,13 @@ def test_a_split_by_time_or_session_works_on_recordings(tmp_path: Path) -> None:
         ("time", np.arange(90) * 20, "ms", 50),
         ("Time (s)", np.arange(90), "s", 1),
         ("row time", np.arange(90), "", 0),
+        ("t", 1.85e15 + 12_345_678 + 5e7 * np.arange(100), "ns", 20.0),
+        ("t", 1.6e15 + 6e7 * np.arange(100), "us", 0.0167),
     ],
 )
 def test_the_unit_of_a_time_is_read(name: str, times: np.ndarray, unit: str, hz: float) -> None:
     assert unit_of_time(name, times) == unit
-    seconds = {"s": 1.0, "ms": 1e-3, "ns": 1e-9, "": 0.0}[unit]
+    seconds = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "": 0.0}[unit]
     assert rate_of(times * seconds) == hz
 
 

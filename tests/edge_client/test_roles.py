@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shoal
@@ -364,3 +365,32 @@ def test_each_line_of_a_warning_is_read_and_makes_no_person_a_class(
         assert line not in suggested(better)
         assert not {*better.classes} & persons
         assert line.startswith('labels = {"*') or better.devices.keys() != {*better.classes}
+
+
+@pytest.mark.parametrize("name", ["{}", "dev-{}", "10{}"])
+@pytest.mark.parametrize("shift_ms", [0, 5])
+def test_ids_in_turn_are_persons(tmp_path: Path, name: str, shift_ms: int) -> None:
+    """No number of a row comes twice, wherever in the file the second one is."""
+    rng, lines = np.random.default_rng(0), ["id,activity,timestamp,x,y"]
+    for sample in range(600):
+        activity = ("Walking", "Sitting")[sample // 300]
+        for person in range(7):
+            at_ms = 1_600_000_000_000 + 40 * sample + shift_ms * person
+            x, y = rng.normal(size=2)
+            lines.append(f"{name.format(person)},{activity},{at_ms},{x:.3f},{y:.3f}")
+    (tmp_path / "sensor.csv").write_text("\n".join(lines))
+    fleet = shoal.load(tmp_path, length=100)
+    assert len(fleet.devices) == 7
+    assert fleet.window.rate_hz == 25
+
+
+def test_ids_that_never_repeat_are_numbers_of_rows(tmp_path: Path) -> None:
+    rng, lines = np.random.default_rng(0), ["id,activity,timestamp,x,y"]
+    for sample in range(1200):
+        x, y = rng.normal(size=2)
+        activity = ("Walking", "Sitting")[sample // 600]
+        lines.append(f"{sample},{activity},{1_600_000_000_000 + 40 * sample},{x:.3f},{y:.3f}")
+    for person in ("a", "b"):
+        (tmp_path / person).mkdir()
+        (tmp_path / person / "sensor.csv").write_text("\n".join(lines))
+    assert sorted(shoal.load(tmp_path, length=100).devices) == ["a", "b"]

@@ -46,6 +46,8 @@ from wire.arrays.tensors import Array
 from wire.errors import DataError
 
 CLASSES = "classes.txt"
+FIRST = 1000
+"""Number of rows whose cells say if an ``id`` is a person's."""
 NO_DATA = frozenset(("metadata", "annotation", "annotations", "studymetadata", "readme"))
 """Names of files without classes that programs write beside the samples."""
 BESIDE = re.compile(
@@ -248,9 +250,9 @@ def roles_in(
     columns: Mapping[str, RoleName],
     names: Sequence[str],
 ) -> tuple[dict[str, ColumnRole], list[str]]:
-    """Return `by_name`, and what the first two cells of columns say.
+    """Return `by_name`, and what the first cells of columns say.
 
-    An ``id`` that is alike in both is a person, not a row. If no name is of a time, the only column
+    An ``id`` of which two are alike is a person, not a row. If no name is of a time, the only column
     of dates is the time.
     """
     roles, several = by_name(header, columns)
@@ -262,14 +264,14 @@ def roles_in(
         for name in ([] if has_time else free)
         if roles[name].role == CHANNEL or roles[name].reason == NUMBER_OF_ROW
     ]
-    first_two = _first_two(path, header, names, {*ids, *may_be_dates})
+    first = _first_cells(path, header, names, {*ids, *may_be_dates})
     for name in ids:
-        cells = first_two[name].astype(str).tolist()
-        if len(cells) == 2 and cells[0] == cells[1] and cells[0].lower() not in MISSING:
+        cells = [cell for cell in first[name].astype(str).tolist() if cell.lower() not in MISSING]
+        if len(set(cells)) < len(cells):
             roles[name] = ColumnRole(name, PERSON)
     dates = list[str]()
     for name in may_be_dates:
-        times, are_dates, _ = read_times(first_two[name])
+        times, are_dates, _ = read_times(first[name][:2])
         if are_dates and len(times) and np.isfinite(times).all():
             dates.append(name)
     if len(dates) == 1:
@@ -277,20 +279,20 @@ def roles_in(
     return roles, several
 
 
-def _first_two(
+def _first_cells(
     path: TableSource, header: Sequence[str], names: Sequence[str], columns: Collection[str]
 ) -> dict[str, Array]:
-    """Return the first two cells (2,) of columns, fewer if there are fewer rows."""
+    """Return the first cells (`FIRST`,) of columns, fewer if there are fewer rows."""
     if not columns:
         return {}
     if is_text_file(path):
-        rows, places = first_rows(path, 2), {name: header.index(name) for name in columns}
+        rows, places = first_rows(path, FIRST), {name: header.index(name) for name in columns}
         return {
             name: np.array([row[at] for row in rows if at < len(row)], str)
             for name, at in places.items()
         }
     part = next(parts_of(path, names, [*columns]), None)
-    return {name: part.columns[name][:2] if part else np.array([], str) for name in columns}
+    return {name: part.columns[name][:FIRST] if part else np.array([], str) for name in columns}
 
 
 def sensor_in(name: str) -> str:

@@ -60,6 +60,8 @@ def unit_of_time(name: str, times: Array, unit: str = "") -> str:
     if usual == 1 and largest < 1e9 and (np.diff(times) == 1).all():
         return ""
     for name_of_unit, seconds in UNITS.items():
+        if name_of_unit == "us" and usual >= 2e6 and (usual % 60e6 or (times % 1e6).any()):
+            continue  # nanoseconds since a start look like a date in microseconds
         if SINCE_1970[0] <= largest * seconds < SINCE_1970[1] and usual * seconds < 3600:
             return name_of_unit
     if usual < 2:

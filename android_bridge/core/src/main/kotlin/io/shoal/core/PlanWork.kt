@@ -6,7 +6,6 @@ import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Choose
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
-import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Respond
@@ -67,9 +66,6 @@ internal class PlanWork(
         val (y, numTest) = windows.labelsFor(manifest.needsLabels)
         val measuring = manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys
         brokenRule(policy, plan, manifest.name, measuring, y, numTest)?.let { throw PolicyBrokenException(it) }
-        if (maskOf(plan) != null && manifest.tensors.any { Names.roleOf(it.key) == Names.PRIVATE }) {
-            throw PolicyBrokenException("mask: the bundle keeps tensors on the device between rounds") // as no other has
-        }
         val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
         if (unknown != null) throw MalformedException("plan: no graph '$unknown' in bundle ${manifest.name}; its graphs: ${manifest.graphs.keys.sorted().joinToString()}")
         loaded.executor(plan.bundle)
@@ -87,14 +83,16 @@ internal class PlanWork(
         val executor = loaded.executor(plan.bundle)
         val model = loaded.tensors(plan.model)
         val resumed = checkpoints.begin(plan, executor)
-        fun run(from: Checkpoint?) = executor.execute(plan, model, private, loaded::tensors, onStep, from) { paused(between) }
+        val isMasked = maskOf(plan) != null
+        // a plan for this device alone could have prepared what a masked one starts from
+        val start = if (isMasked) emptyMap() else private
+        fun run(from: Checkpoint?) = executor.execute(plan, model, start, loaded::tensors, onStep, from) { paused(between) }
         fun work() = try {
             run(resumed)
         } catch (unfit: UnfitCheckpointException) {
             checkpoints.drop(unfit.message.orEmpty())
             run(null)
         }
-        val isMasked = maskOf(plan) != null
         val result = if (isMasked) always(plan, ::work) else work()
         val numTrain = windows.labelsFor(loaded.verified(plan.bundle).manifest.needsLabels).first.rows
         val update = Update(
@@ -119,7 +117,7 @@ internal class PlanWork(
         if (payload.size > mostBytes) {
             throw LimitExceededException("update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
-        return FinishedPlan(payload, result.model, result.private, result.numSteps, masked?.store ?: {})
+        return FinishedPlan(payload, result.model, if (isMasked) emptyMap() else result.private, result.numSteps, masked?.store ?: {})
     }
 
     /**

@@ -61,7 +61,7 @@ class MaskingTest {
     private val helpers = List(3) { HelperKey(newPair().public.encoded) }
     private val secret = SecretPolicy(helpers)
     private val model = decodeTensors(Fixture.model).tensors
-    private val parts = mapOf("shared/w" to SumPart(6, 0.25), "statistic/n.running_mean" to SumPart(3, 8.0), "weight" to SumPart(1, 100.0))
+    private val parts = mapOf("shared/w" to SumPart(6, 0.25), "statistic/n.running_mean" to SumPart(3, 8.0))
     private val question = SumQuestion("a".repeat(64), parts, 16, 20, 5, helpers.map { it.digest }, 2000.0)
 
     /** Return a plan that ends with a question about it. */
@@ -255,7 +255,7 @@ class MaskingTest {
         assertEquals(listOf(policy, null, false), listOf(checkIn.policy, checkIn.classes, checkIn.moved))
         assertEquals(listOf(0L, 0L), listOf(checkIn.numTest, checkIn.numUnlabelled))
         device.plan(Fixture.plan(1))
-        assertEquals("min_sum: train reports outside a secret sum", device.declines().single().detail)
+        assertEquals("min_sum: the plan does not end with mask", device.declines().single().detail)
         val (silent, none) = device.update(Fixture.plan(2, verbs = listOf(Train(8, report = false))))
         assertEquals(listOf(0L, 0L, 0.0, Metrics(), Metrics()), silent.run { listOf(numTrain, numSteps, trainS, trained, evaluated) })
         assertEquals(emptyMap(), none)
