@@ -44,7 +44,9 @@ class TestCompare:
         assert again.rows == found.rows
         assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "runs").iterdir())] == stamps
 
-    @pytest.mark.parametrize("algorithms", [["fedavg", "apple"], ["apple", "fedavg"]])
+    @pytest.mark.parametrize(
+        "algorithms", [["fedavg+uniform", "apple"], ["apple", "fedavg+uniform"]]
+    )
     def test_secret_mode_refuses_any_of_the_algorithms_that_it_cannot_run(
         self, algorithms: list[str]
     ) -> None:
