@@ -252,8 +252,8 @@ def roles_in(
 ) -> tuple[dict[str, ColumnRole], list[str]]:
     """Return `by_name`, and what the first cells of columns say.
 
-    An ``id`` of which two are alike is a person, not a row. If no name is of a time, the only column
-    of dates is the time.
+    An ``id`` of which two are alike is a person, not a row. If no name is of a time, the only
+    column of dates is the time.
     """
     roles, several = by_name(header, columns)
     free = [name for name in header if name not in columns]
