@@ -171,7 +171,10 @@ def lacking(turn: Turn, campaign: Campaign) -> Lack:
 
 
 def seats(turn: Turn, campaign: Campaign, place: str) -> int:
-    """Return the number of devices that should be assigned now from this pool of a campaign."""
+    """Return the number of devices that should be assigned now from this pool of a campaign.
+
+    For a question, it is 1 if there is any.
+    """
     name = campaign.name
     if place in ("survey", "evaluate", "personalise"):
         most = campaign.settings.cohort or campaign.settings.concurrency or ABREAST
@@ -179,8 +182,7 @@ def seats(turn: Turn, campaign: Campaign, place: str) -> int:
     if campaign.phase not in ("preparing", "training"):
         return 0
     if campaign.question is not None:
-        pool = turn.waiting(f"{place}/{name}")
-        return sum(device_id in pool for device_id in campaign.cohort)
+        return int(sums.next_device(turn, campaign, place) is not None)
     short = least(campaign) - campaign.received - at_work(turn, campaign)
     if place == "beside":
         # many silent devices must not cost one deadline each
@@ -213,10 +215,9 @@ def _fill(turn: Turn, campaign: Campaign) -> None:
             return
         pool = turn.waiting(f"{kind}/{campaign.name}")
         seed = round_seed(campaign.settings.seed, campaign.round)
+        device_id = pool[draw(f"{seed} {campaign.drawn}", len(pool))]
         if kind in ("train", "beside") and campaign.question is not None:
-            device_id = next(device_id for device_id in campaign.cohort if device_id in pool)
-        else:
-            device_id = pool[draw(f"{seed} {campaign.drawn}", len(pool))]
+            device_id = sums.next_device(turn, campaign, kind) or device_id
         to_ask = campaign.to_ask - (kind == "train" and campaign.to_ask > 0)
         campaign = turn.change(campaign, drawn=campaign.drawn + 1, to_ask=to_ask)
         device = turn.devices[device_id]
@@ -345,9 +346,7 @@ def reopen(turn: Turn, campaign: Campaign) -> None:
         updates=updates,
         version=replace(campaign.version, programs=programs),
         next_programs={},
-        cells=sums.cells_after(campaign),
-        question=None,
-        sum=None,
+        **sums.without_sum(campaign),
     )
 
 
@@ -398,9 +397,7 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         norms=event.norms or campaign.norms,
         distances=distances if event.distances else campaign.distances,
         default=event.placed.get(""),
-        cells=sums.cells_after(campaign),
-        question=None,
-        sum=None,
+        **sums.without_sum(campaign),
     )
     if is_training:
         trend = Trend(
@@ -559,9 +556,7 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
         made_by=(),
         standstills={},
         members=members.finish(),
-        cells=sums.cells_after(campaign),
-        question=None,
-        sum=None,
+        **sums.without_sum(campaign),
         updates=Map(),
         round=number,
         oldest=number,

@@ -384,8 +384,14 @@ def _directed(turn: Turn, event: e.Directed) -> None:
     if event.order != "abort":
         turn.change(campaign, paused=event.order == "pause", command_epoch=0)
     elif campaign.phase != "finished":
-        ends = {"cells": sums.cells_after(campaign), "question": None, "sum": None}
-        turn.change(campaign, phase="finished", ended="order", updates=Map(), paused=False, **ends)
+        turn.change(
+            campaign,
+            phase="finished",
+            ended="order",
+            updates=Map(),
+            paused=False,
+            **sums.without_sum(campaign),
+        )
     turn.look_at_all()
 
 

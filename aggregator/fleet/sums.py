@@ -5,8 +5,13 @@ all of them and waits for all. At its deadline, it is closed over those that hav
 helpers would open that.
 """
 
+from bisect import bisect_left
+from functools import partial
+from typing import Any
+
 from msgspec.structs import replace
 
+from aggregator.core.pool import DevicePool
 from aggregator.core.sums import SecretSum, cohort_of, obstacle, on_answer, question_of
 from aggregator.fleet.desired import NOBODY, hours_of, trained_group
 from aggregator.fleet.events import AskHelpers, SumAnswered, SumFailed
@@ -22,14 +27,8 @@ ASK_S = 10.0
 
 def next_cohort(turn: Turn, campaign: Campaign) -> tuple[frozenset[str], str]:
     """Return the devices of a campaign's next question, and what it waits for, for people."""
-    pools = (turn.waiting(f"{kind}/{campaign.name}") for kind in ("train", "beside"))
-    ready = frozenset(device_id for pool in pools for device_id in pool)
-
-    def gone(device_id: str) -> bool:
-        device = turn.devices.get(device_id)
-        is_excluded = campaign.members.get(device_id, NOBODY).excluded
-        return device is None or device.barred or is_excluded
-
+    ready = frozenset(device_id for pool in _pools(turn, campaign) for device_id in pool)
+    gone = partial(_is_gone, turn, campaign)
     devices, lack = cohort_of(_cells(turn), ready, gone, _least(turn, campaign))
     if not lack and (short := campaign.settings.min_devices - len(devices)) > 0:
         lack = f"{short} more: {len(devices)} of {campaign.settings.min_devices} devices are there"
@@ -38,9 +37,11 @@ def next_cohort(turn: Turn, campaign: Campaign) -> tuple[frozenset[str], str]:
 
 def ask(turn: Turn, campaign: Campaign) -> None:
     """Open a round with a question to its cohort, if all of its devices are there."""
-    settings, (cohort, lack) = campaign.settings, next_cohort(turn, campaign)
-    begins_s, ends_s = hours_of(campaign, turn.now_s)
-    if lack or begins_s > turn.now_s:
+    settings, (begins_s, ends_s) = campaign.settings, hours_of(campaign, turn.now_s)
+    if begins_s > turn.now_s or _misses(turn, campaign):
+        return
+    cohort, lack = next_cohort(turn, campaign)
+    if lack:
         return
     deadline_s = min(turn.now_s + settings.deadline_s, ends_s)
     version = campaign.version
@@ -67,6 +68,16 @@ def ask(turn: Turn, campaign: Campaign) -> None:
         deadline_s=deadline_s,
         opened_s=campaign.opened_s if campaign.attempt else turn.now_s,
     )
+
+
+def next_device(turn: Turn, campaign: Campaign, kind: str) -> str | None:
+    """Return a device of a pool to which a campaign's question is to be sent; None without one."""
+    cohort = campaign.cohort
+    for device_id in turn.waiting(f"{kind}/{campaign.name}"):
+        at = bisect_left(cohort, device_id)
+        if cohort[at : at + 1] == (device_id,):
+            return device_id
+    return None
 
 
 def close_if_due(turn: Turn, campaign: Campaign) -> bool:
@@ -97,6 +108,11 @@ def cells_after(campaign: Campaign) -> tuple[tuple[str, ...], ...]:
         return campaign.cells
     parts = cut(frozenset(map(frozenset, campaign.cells)), campaign.sum.devices)
     return tuple(sorted(tuple(sorted(part)) for part in parts))
+
+
+def without_sum(campaign: Campaign) -> dict[str, Any]:
+    """Return the changes of a campaign whose open round ends: its set becomes an earlier one."""
+    return {"cells": cells_after(campaign), "question": None, "sum": None}
 
 
 def waited_for(campaign: Campaign) -> str:
@@ -148,13 +164,40 @@ def _put(turn: Turn, campaign: Campaign, after: SecretSum) -> None:
         turn.change(campaign, sum=after, paused=campaign.paused or after.stage == "failed")
 
 
-def _cells(turn: Turn) -> tuple[tuple[str, ...], ...]:
+def _pools(turn: Turn, campaign: Campaign) -> list[DevicePool]:
+    """Return the devices that are ready for a round."""
+    return [turn.waiting(f"{kind}/{campaign.name}") for kind in ("train", "beside")]
+
+
+def _is_gone(turn: Turn, campaign: Campaign, device_id: str) -> bool:
+    """Return True if a device will not answer any more."""
+    device = turn.devices.get(device_id)
+    is_excluded = campaign.members.get(device_id, NOBODY).excluded
+    return device is None or device.barred or is_excluded
+
+
+def _misses(turn: Turn, campaign: Campaign) -> bool:
+    """Return True if a look at few devices shows that the next cohort is not complete.
+
+    At every event of a campaign that waits, the whole cohort would cost too much.
+    """
+    pools, settings = _pools(turn, campaign), campaign.settings
+    if sum(map(len, pools)) < max(settings.min_devices, settings.min_sum):
+        return True
+    summed = (device_id for cell in campaign.cells for device_id in cell)
+    return any(
+        not any(device_id in pool for pool in pools) and not _is_gone(turn, campaign, device_id)
+        for device_id in summed
+    )
+
+
+def _cells(turn: Turn) -> frozenset[frozenset[str]]:
     """Return the parts into which the sums of all campaigns cut the devices, as helpers know."""
     parts = frozenset[frozenset[str]]()
     for campaign in turn.campaigns.values():
         for cell in cells_after(campaign):
             parts = cut(parts, cell)
-    return tuple(tuple(part) for part in parts)
+    return parts
 
 
 def _least(turn: Turn, campaign: Campaign) -> int:

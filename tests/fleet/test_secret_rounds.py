@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from aggregator.core.pool import DevicePool
 from aggregator.core.sums import requests_of
 from aggregator.fleet import events as e
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Fleet
 from aggregator.fleet.rounds import lacking
+from aggregator.fleet.step import step
 from helper.core.ledger import Ledger, SetRefused
 from tests.fleet.cases import all_work, asked, direct, run
 from tests.fleet.world import Client, World, asks_for_sum, digest_of
 from tests.support.known import known
 from wire.identity.certificates import new_tls_key, write_public_key
-from wire.messages import Mask
+from wire.messages import CheckIn, Mask
 from wire.secret.messages import Agreement, Answer, MaskSums, SumRefusal
 from wire.secret.named_keys import NamedKey
 from wire.secret.question import Part, SumQuestion
@@ -324,3 +326,29 @@ def test_helpers_never_refuse_and_the_campaign_ends_whatever_is_lost_or_killed(s
         world.do_all()
     assert run(world).phase == "finished", (run(world).phase, world.lack, asked(world))
     world.check_settled()
+
+
+def test_no_event_of_a_large_cohort_looks_at_all_its_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, looks = 200, 0
+    contains = DevicePool.__contains__
+
+    def counted(pool: DevicePool, device_id: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return contains(pool, device_id)
+
+    names = sorted(f"d{number:03}" for number in range(count))
+    fleet = Secret(names[0], min_devices=count).fleet
+    fleet.campaigns["run"] = replace(fleet.campaigns["run"], cells=(tuple(names),))
+    events: list[e.Event] = [
+        e.CheckedIn(at_s=2.0, device_id=name, facts=CheckIn(name, 10, 5)) for name in names[1:]
+    ]
+    monkeypatch.setattr(DevicePool, "__contains__", counted)
+    plans = 0
+    for event in [*events, *(e.Tick(at_s=3.0, keys=("",)) for _ in range(count))]:
+        fleet, commands = step(fleet, event)
+        plans += sum(isinstance(command, e.SendPlan) for command in commands)
+    assert plans == count
+    assert looks < 20 * count
