@@ -133,7 +133,7 @@ def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
     for name in ("parameters", "devices", "num_shares", "threshold"):
         reader.add_argument(name, type=int)
-    options: SimpleNamespace = reader.parse_args()  # type: ignore[assignment]
+    options = reader.parse_args(namespace=SimpleNamespace())
     logging.getLogger("flwr").setLevel(logging.ERROR)
     print(json.dumps(measure(**vars(options))))
 

@@ -13,9 +13,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -23,14 +23,14 @@ from aggregator.core.sums import opened, question_of, total_of
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.sums import SecretPolicy, answer
 from helper.core.ledger import Ledger
-from helper.core.sums import Rules, agreement, check_set, has_quorum, sum_masks
+from helper.core.sums import Rules, agreement, all_agree, check_set, sum_masks
 from wire.codec import decode, decode_update, encode, encode_update
 from wire.identity.certificates import key_digest, new_tls_key, read_public_key, write_public_key
 from wire.identity.keys import new_key
 from wire.identity.signed import Signer, Verifier, vouch
 from wire.messages import Metrics, Update
 from wire.secret.fixed import FixedPoint
-from wire.secret.messages import Agreements, MaskSums, SumRequest, set_digest
+from wire.secret.messages import Agreement, Agreements, Answer, MaskSums, SumRequest, set_digest
 from wire.secret.payloads import (
     decode_answer,
     decode_request,
@@ -51,6 +51,7 @@ SHARES = {20: (11, 6), 200: (21, 11)}
 """Flower's `num_shares` and `reconstruction_threshold`, by number of devices."""
 HELPERS, MIN_SUM, CLIP, FLEET, VALID_S = 3, 5, 0.25, "costs", 1e5
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Stopwatch:
@@ -59,10 +60,10 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def __call__(self, call: Callable[[], T]) -> T:
+    def __call__(self, call: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
         """Return the result of a call, whose time is added."""
         began_s = time.process_time()
-        result = call()
+        result = call(*words, **options)
         self.seconds += time.process_time() - began_s
         return result
 
@@ -81,7 +82,7 @@ def measure(parameters: int, devices: int) -> dict[str, Any]:
     policy = SecretPolicy([key.public_key() for key in keys], MIN_SUM)
     parts = {"change/all": Part(parameters, CLIP)}
     question = question_of("a" * 64, parts, devices, MIN_SUM, names, now_s + VALID_S)
-    asked = encode(question)
+    plan = encode(question)
     devices_watch, aggregator, helpers = Stopwatch(), Stopwatch(), Stopwatch()
 
     expected = np.zeros(parameters, question.fixed.dtype)
@@ -99,7 +100,7 @@ def measure(parameters: int, devices: int) -> dict[str, Any]:
             numbers: dict[str, Any] = numbers,
             draw: Callable[[int], bytes] = draw,
         ) -> bytes:
-            received: SumQuestion = decode(asked, SumQuestion)
+            received: SumQuestion = decode(plan, SumQuestion)
             share, values = answer(received, numbers, device, policy, draw)
             signed, tensors = upload_of(share, values, cohort[device])
             none = Metrics()
@@ -140,35 +141,34 @@ def measure(parameters: int, devices: int) -> dict[str, Any]:
         members = check_set(request, received, ledgers[number], rules)
         if members is not None:
             ledgers[number] = ledgers[number].after(question.digest, request.set, members)
-        if not has_quorum(request, rules):
+        if not all_agree(request, rules):
             return encode_answer(agreement(request, rules), keys[number])
-        said, sums = sum_masks(request, received, rules)
+        digests, sums = sum_masks(request, received, rules)
         sealed = seal_sums(sums, read_public_key(request.seal_to), request.set)
-        return encode_answer(said, keys[number], sealed)
+        return encode_answer(digests, keys[number], sealed)
+
+    def read(replies: Sequence[bytes]) -> list[tuple[Answer, str, bytes]]:
+        return [decode_answer(r, key.public_key()) for r, key in zip(replies, keys, strict=True)]
 
     bytes_in = bytes_out = 0
     agreements: Agreements = ()
-    answers = []
+    answers: list[tuple[Answer, str, bytes]] = []
     for _ in range(2):  # helpers agree to the set, then they open it
-        payload = aggregator(lambda: request_of(agreements))  # noqa: B023
-        replies = [helpers(lambda: help_with(n, payload)) for n in range(HELPERS)]  # noqa: B023
+        payload = aggregator(request_of, agreements)
+        replies = [helpers(help_with, number, payload) for number in range(HELPERS)]
         bytes_in += HELPERS * len(payload)
         bytes_out += sum(map(len, replies))
-        read = aggregator(
-            lambda: [
-                decode_answer(reply, key.public_key())
-                for reply, key in zip(replies, keys, strict=True)  # noqa: B023
-            ]
+        answers = aggregator(read, replies)
+        agreements = tuple(
+            (a, signature) for a, signature, _ in answers if isinstance(a, Agreement)
         )
-        agreements = tuple((said, signature) for said, signature, _ in read)  # type: ignore[misc]
-        answers = read
 
     def open_sum() -> Any:
         pairs = []
-        for said, _, sealed in answers:
-            assert isinstance(said, MaskSums)
-            text = unseal_sums(sealed, aggregator_key, said.set)
-            pairs.append((said, read_sums(question, said.helper, text)))
+        for message, _, sealed in answers:
+            assert isinstance(message, MaskSums)
+            text = unseal_sums(sealed, aggregator_key, message.set)
+            pairs.append((message, read_sums(question, message.helper, text)))
         return opened(question, total, pairs)
 
     result = aggregator(open_sum)["change/all"]
@@ -176,7 +176,7 @@ def measure(parameters: int, devices: int) -> dict[str, Any]:
     return {
         "exchanges": 1,
         "device_up": sum(map(len, sent)) / len(sent),
-        "device_down": len(asked),
+        "device_down": len(plan),
         "device_s": devices_watch.seconds / len(sent),
         "server_s": aggregator.seconds,
         "helper_s": helpers.seconds / HELPERS,
@@ -192,10 +192,10 @@ def flower(python: Path, parameters: int, devices: int) -> dict[str, Any]:
     command = [str(python), "-m", "benchmarks.flower_secagg", *words]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     root = Path(__file__).parents[1]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
-    costs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    costs: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return costs
 
 

@@ -78,7 +78,7 @@ def _take_part(
     with contextlib.suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
-    helpers = helpers_of(arguments)
+    helpers = helpers_of(arguments, policy)
     load_graphs, state = (
         graph_loader(arguments),
         DeviceState(arguments.state, Owner(arguments.id, arguments.fleet)),

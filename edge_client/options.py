@@ -12,15 +12,15 @@ from edge_client.data.windows import read_folder
 from edge_client.graphs.loading import load_graphs_of
 from edge_client.settings import PAGE, SETTINGS, usual
 from edge_client.storage.owner import read_policy
+from host.broker import address_of
 from host.files import file_error
-from host.loopback import is_loopback
+from host.helpers import load_helpers
 from wire.bundle import Manifest, unpack
-from wire.errors import ConfigError, WireError
+from wire.errors import ConfigError
 from wire.identity.certificates import TlsPublicKey
 from wire.identity.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
-from wire.secret.named_keys import read_helpers
 
 log = logging.getLogger("shoal.edge")
 
@@ -212,13 +212,12 @@ def policy_of(arguments: argparse.Namespace) -> Policy | None:
     return read_policy(arguments.policy) if arguments.policy is not None else None
 
 
-def helpers_of(arguments: argparse.Namespace) -> tuple[TlsPublicKey, ...]:
-    """Return the keys of the file `--helpers`; none without it.
+def helpers_of(arguments: argparse.Namespace, policy: Policy | None) -> tuple[TlsPublicKey, ...]:
+    """Return the keys of the file `--helpers`; none without it. `policy`: that of the owner.
 
     Raises:
         ConfigError: the file cannot be used, or the policy needs it.
     """
-    policy = policy_of(arguments)
     if arguments.helpers is None:
         if policy is not None and policy.min_sum is not None:
             raise ConfigError(
@@ -231,18 +230,7 @@ def helpers_of(arguments: argparse.Namespace) -> tuple[TlsPublicKey, ...]:
             "No min_sum in the policy: this device also reports outside secret sums, to every "
             "campaign in clear mode"
         )
-    try:
-        helpers = read_helpers(arguments.helpers.read_bytes())
-    except OSError as error:
-        raise ConfigError(file_error(f"--helpers {arguments.helpers}", error)) from None
-    except WireError as error:
-        raise ConfigError(f"--helpers {arguments.helpers}: {error}") from None
-    if len(helpers) == 1:
-        log.warning(
-            "One helper protects from nobody who has both its key and the service's messages; "
-            "use three, of other parties"
-        )
-    return tuple(helper.public for helper in helpers)
+    return tuple(helper.public for helper in load_helpers(arguments.helpers, log))
 
 
 def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
@@ -252,14 +240,7 @@ def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
         ConfigError: it is not an address, or the broker is on another machine and neither TLS nor
             `--insecure` is used.
     """
-    address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
-    address = address.login(arguments.broker_user, arguments.broker_password_file)
-    if not address.tls and not is_loopback(address.host) and not arguments.insecure:
-        raise ConfigError(
-            f"broker {address}: without TLS, others on the network can read along; use mqtts://, "
-            "or --insecure for a trial"
-        )
-    return address
+    return address_of(arguments, "others on the network can read along")
 
 
 def graph_loader(arguments: argparse.Namespace) -> GraphLoader:

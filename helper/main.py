@@ -12,13 +12,13 @@ from typing import NoReturn, TypeVar
 from helper.metrics import HelperMetrics, serve_metrics
 from helper.service import HelperService, read_devices
 from helper.storage import HelperFolder, make_helper
+from host.broker import address_of
 from host.files import file_error, is_locked, lock_folder, write_atomically
 from host.logs import FORMS, alive, log_to_stderr
-from host.loopback import is_loopback
 from wire.errors import BundleError, ConfigError, Malformed, ShoalError
 from wire.identity.certificates import TlsPublicKey, common_name, public_key_of, read_certificate
 from wire.identity.keys import read_private, read_public
-from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.links.mqtt import MqttLink
 from wire.messages import CLIENT
 from wire.secret.named_keys import read_named_keys
 from wire.secret.roster import sign_roster
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.min_sum < 2:
         raise ConfigError(f"--min-sum must be at least 2, got {arguments.min_sum}")
     trusted = _read("--trust", arguments.trust, read_public)
-    address = _broker_address(arguments)
+    address = address_of(arguments, "anybody on the network can stop requests")
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -200,17 +200,6 @@ def _read(option: str, path: Path, parse: Callable[[bytes], T]) -> T:
         raise ConfigError(file_error(f"{option} {path}", error)) from None
     except (BundleError, Malformed, UnicodeDecodeError) as error:
         raise ConfigError(f"{option} {path}: {error}") from None
-
-
-def _broker_address(arguments: argparse.Namespace) -> BrokerAddress:
-    address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
-    address = address.login(arguments.broker_user, arguments.broker_password_file)
-    if not address.tls and not is_loopback(address.host) and not arguments.insecure:
-        raise ConfigError(
-            f"broker {address}: without TLS, anybody on the network can stop requests; use "
-            "mqtts://, or --insecure for a trial"
-        )
-    return address
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helper.core.ledger import SetRefused
-from helper.core.sums import Rules, agreement, check_set, has_quorum, sum_masks
+from helper.core.sums import Rules, agreement, all_agree, check_set, sum_masks
 from helper.metrics import HelperMetrics
 from helper.storage import HelperFolder
 from host.files import file_error
@@ -113,7 +113,7 @@ class HelperService:
         devices = read_devices(self.roster, self.folder.identity.fleet, self.trusted)
         rules = Rules(self.folder.key, devices, self.min_sum)
         members = check_set(request, shares, self.folder.ledger, rules)
-        may_open = has_quorum(request, rules)
+        may_open = all_agree(request, rules)
         if members is not None:
             self.folder.agree(
                 request.question.digest, request.set, members, request.question.min_sum

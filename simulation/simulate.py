@@ -14,6 +14,7 @@ import numpy as np
 from aggregator.aggregation.stored import check_fit, work_of
 from aggregator.core.policies import read_policy, with_cohort
 from aggregator.core.settings import ADMIT_ALL, RunSettings
+from aggregator.core.training import SAME_DEVICES, check_fixed
 from aggregator.fleet.records import Campaign, Fleet
 from aggregator.ports import Blobs
 from aggregator.view.fleet import FleetView
@@ -127,7 +128,7 @@ def read_settings(settings: SimulationSettings) -> SimulationSettings:
     check_model(settings.model)
     if settings.secret:
         check_in_sums(algorithm)
-        _check_secret(settings)
+        check_fixed(settings, {"profiles": ("", SAME_DEVICES), "policy": ("", SAME_DEVICES)})
     return msgspec.structs.replace(
         settings,
         algorithm=algorithm,
@@ -141,21 +142,6 @@ def read_settings(settings: SimulationSettings) -> SimulationSettings:
             if (text := getattr(settings, name))
         },
     )
-
-
-def _check_secret(settings: SimulationSettings) -> None:
-    """Raise ConfigError if a setting does not fit secret mode."""
-    same = "in secret mode the same devices train in every round"
-    reasons: dict[str, tuple[object, str]] = {
-        "cohort": (0, same),
-        "profiles": ("", same),
-        "policy": ("", same),
-        "update_encoding": ("float32", "in secret mode devices send integers of its own"),
-    }
-    for name, (value, reason) in reasons.items():
-        if (got := getattr(settings, name)) != value:
-            allowed = "left out" if value == "" else value
-            raise ConfigError(f"{name} must be {allowed}, got {got}: {reason}")
 
 
 def simulate(
@@ -363,16 +349,7 @@ def _set_up(
     return (
         data,
         newcomers,
-        Experiment(
-            run_settings,
-            algorithm,
-            objective,
-            probe,
-            bundle,
-            data.devices,
-            attack,
-            settings.min_sum if settings.secret else 0,
-        ),
+        Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack),
     )
 
 

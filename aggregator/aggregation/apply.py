@@ -154,14 +154,9 @@ def aggregate(
         at_s=clock(),
         campaign=campaign.name,
         round=campaign.round,
-        version=Version(
-            round=campaign.round,
-            models=stored.models,
-            memory=stored.memory,
-            programs=stored.programs,
-            newcomers=NEWCOMER
-            if campaign.preparing
-            else algorithm.grouping.start(state.memory, ""),
+        version=stored.version(
+            campaign.round,
+            NEWCOMER if campaign.preparing else algorithm.grouping.start(state.memory, ""),
         ),
         groups=changed_groups(
             campaign, {} if campaign.preparing else groups_in(state, algorithm.grouping)

@@ -11,7 +11,7 @@ from aggregator.aggregation.inherit import TrainedModels, begin_from
 from aggregator.aggregation.stored import groups_in, programs_of, store_state
 from aggregator.core.settings import RunSettings
 from aggregator.fleet.events import Configured, RolledBack, Started
-from aggregator.fleet.records import Campaign, Member, Version
+from aggregator.fleet.records import Campaign, Member
 from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, decode_memory
 from algorithms.core.contract import Probe
@@ -45,14 +45,7 @@ def start_campaign(
     campaign = Campaign(
         settings=settings,
         next_settings=settings,
-        version=Version(
-            round=0,
-            models=stored.models,
-            memory=stored.memory,
-            programs=stored.programs,
-            parts=stored.parts,
-            newcomers=algorithm.grouping.start(state.memory, ""),
-        ),
+        version=stored.version(0, algorithm.grouping.start(state.memory, "")),
         preparing=stored.preparing,
         members=Map({device_id: Member(group=group) for device_id, group in state.starts.items()}),
     )

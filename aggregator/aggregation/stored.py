@@ -42,6 +42,17 @@ class StoredState:
     parts: dict[str, Part]
     """Parts of the next question in secret mode."""
 
+    def version(self, number: int, newcomers: str) -> Version:
+        """Return the version of a round's models; `newcomers` is the key of a newcomer's."""
+        return Version(
+            round=number,
+            models=self.models,
+            memory=self.memory,
+            programs=self.programs,
+            newcomers=newcomers,
+            parts=self.parts,
+        )
+
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
     """Raise ConfigError if a bundle or a buffered campaign does not fit an algorithm.

@@ -7,7 +7,7 @@ from aggregator.aggregation.stored import groups_in, load_state, store_state, wo
 from aggregator.core.sums import SumMismatch, opened, total_of
 from aggregator.fleet.events import Aggregated, SumFailed
 from aggregator.fleet.plan import round_seed
-from aggregator.fleet.records import Campaign, Version
+from aggregator.fleet.records import Campaign
 from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
 from aggregator.view.round_record import SUMMED
@@ -50,14 +50,7 @@ def aggregate_sum(
         at_s=clock(),
         campaign=campaign.name,
         round=campaign.round,
-        version=Version(
-            round=campaign.round,
-            models=stored.models,
-            memory=stored.memory,
-            programs=stored.programs,
-            parts=stored.parts,
-            newcomers=algorithm.grouping.start(state.memory, ""),
-        ),
+        version=stored.version(campaign.round, algorithm.grouping.start(state.memory, "")),
         groups=changed_groups(campaign, groups_in(state, algorithm.grouping)),
         notes=round_notes(state, grouped)
         | rate_noted(settings, campaign.version.programs)

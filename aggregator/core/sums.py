@@ -54,16 +54,14 @@ class SecretSum(msgspec.Struct, frozen=True):
         """Reason that the sum has failed; empty if it has not."""
         if self.problem:
             return self.problem
-        if len(self.question.helpers) - len(self.refusals) < self.question.quorum:
-            return "; ".join(f"helper {h[:12]}: {self.refusals[h]}" for h in sorted(self.refusals))
-        return ""
+        return "; ".join(f"helper {h[:12]}: {self.refusals[h]}" for h in sorted(self.refusals))
 
     @property
     def stage(self) -> Stage:
         """Stage of the sum."""
         if self.failure:
             return "failed"
-        return "opened" if len(self.masks) >= self.question.quorum else "opening"
+        return "opened" if len(self.masks) == len(self.question.helpers) else "opening"
 
     @property
     def refused(self) -> bool:
@@ -72,16 +70,16 @@ class SecretSum(msgspec.Struct, frozen=True):
 
     @property
     def agreed(self) -> bool:
-        """True if enough helpers have agreed to the set."""
-        return len(self.agreements) >= self.question.quorum
+        """True if all helpers have agreed to the set."""
+        return len(self.agreements) == len(self.question.helpers)
 
 
 def on_answer(secret: SecretSum, answer: Answer, signature: str, blob: str = "") -> SecretSum:
     """Return the sum after a helper's verified answer; `blob` has the sums of `MaskSums`.
 
     An answer that came before, or that is about another set, changes nothing. Answers after a
-    refusal count, since they tell if any helper has agreed. After the last
-    agreement of a quorum, helpers are to be asked at once.
+    refusal count, since they tell if any helper has agreed. After the last agreement, helpers are
+    to be asked at once.
     """
     helper = answer.helper
     if secret.stage == "opened" or helper not in secret.question.helpers:
@@ -223,7 +221,7 @@ def opened(
     Args:
         question: the question.
         total: sum of the masked integers.
-        answers: sums of masks of enough helpers to have each seed.
+        answers: sums of masks of the helpers.
 
     Raises:
         SumMismatch: two helpers' sums of a seed differ, or a seed's sums are missing.

@@ -3,14 +3,18 @@
 Each field has its bounds and its help text (`host.settings`).
 """
 
-from typing import Annotated, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from host.settings import LARGEST, YEAR_S, about
+from wire.errors import ConfigError
 from wire.messages import Encoding
 
 A = TypeVar("A")
+SAME_DEVICES = "in secret mode the same devices train in every round"
+"""Reason that secret mode allows one value alone of a setting that chooses devices."""
 
 
 class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
@@ -84,6 +88,19 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     min_sum: Annotated[
         int, about("Minimum number of devices of a sum in secret mode.", ge=2, le=LARGEST)
     ] = 5
+
+
+def check_fixed(settings: TrainingSettings[Any], others: Mapping[str, tuple[object, str]]) -> None:
+    """Raise ConfigError if a setting has another value than the one that secret mode allows.
+
+    `others` are settings beside those of every run: the value of each, and the reason.
+    """
+    integers = "in secret mode devices send integers of its own"
+    usual = {"cohort": (0, SAME_DEVICES), "update_encoding": ("float32", integers)}
+    for name, (value, reason) in {**usual, **others}.items():
+        if (got := getattr(settings, name)) != value:
+            allowed = "left out" if value == "" else value
+            raise ConfigError(f"{name} must be {allowed}, got {got}: {reason}")
 
 
 class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):

@@ -558,10 +558,10 @@ class Runner:
         if reading.want is not None:
             self._link.send(reading.want)
         self._link.clear(reading.device_id, reading.clears)
-        if (self.problem or reading.campaign not in self.trainers) and reading.masks is not None:
-            return ()
         if self.problem and reading.events:
             return ()  # no reply either: only stored messages are confirmed
+        if reading.masks is not None and reading.campaign not in self.trainers:
+            return ()
         group.commands += reading.replies
         if reading.masks is not None:
             group.masks.append((reading.campaign, reading.masks))

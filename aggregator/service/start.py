@@ -14,7 +14,7 @@ from aggregator.aggregation.probe_file import load_probe
 from aggregator.aggregation.stored import work_of
 from aggregator.core.hours import read_hours
 from aggregator.core.settings import RunSettings
-from aggregator.core.training import RoundSettings
+from aggregator.core.training import SAME_DEVICES, RoundSettings, check_fixed
 from aggregator.fleet.eligibility import read_rule
 from aggregator.fleet.rounds import drift_share
 from aggregator.leadership.identity import own_secret
@@ -28,12 +28,12 @@ from algorithms.core.contract import Probe
 from algorithms.privacy.base import counts_from
 from algorithms.schedules import check_schedule
 from algorithms.sums import check_in_sums
-from host.files import file_error
+from host.helpers import load_helpers
 from host.settings import check, marked
 from wire.bundle import Bundle, unpack
-from wire.errors import BundleError, ConfigError, WireError
+from wire.errors import BundleError, ConfigError
 from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
-from wire.secret.named_keys import NamedKey, read_helpers
+from wire.secret.named_keys import NamedKey
 
 T = TypeVar("T")
 
@@ -171,24 +171,19 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
 def check_secret(settings: RoundSettings[Any], algorithm: AlgorithmSpec) -> None:
     """Raise ConfigError if secret mode cannot run an algorithm, or settings of a campaign."""
     check_in_sums(algorithm)
-    same = "in secret mode the same devices train in every round"
-    silent = "in secret mode devices report nothing but sums"
-    reasons: dict[str, tuple[object, str]] = {
-        "cohort": (0, same),
-        "over_select": (1.0, same),
-        "buffer": (0, same),
-        "where": ("", same),
-        "when": ("", silent),
-        "update_encoding": ("float32", "in secret mode devices send integers of its own"),
-    }
-    for name, (value, reason) in reasons.items():
-        if (got := getattr(settings, name)) != value:
-            allowed = "left out" if value == "" else value
-            raise ConfigError(f"{name} must be {allowed}, got {got}: {reason}")
+    check_fixed(
+        settings,
+        {
+            "over_select": (1.0, SAME_DEVICES),
+            "buffer": (0, SAME_DEVICES),
+            "where": ("", SAME_DEVICES),
+            "when": ("", "in secret mode devices report nothing but sums"),
+        },
+    )
     if algorithm.candidates:
         raise ConfigError(
             f"algorithm {str(algorithm)!r}: devices choose a personal model by what they report, "
-            "which secret mode does not have; use an algorithm without one, such as fedavg"
+            "which secret mode does not have; use an algorithm without one, such as fedavg+uniform"
         )
 
 
@@ -203,18 +198,7 @@ def _helpers(path: Path | None) -> tuple[NamedKey, ...]:
             "secret mode needs helpers, which open its sums (docs/helper.md); set --helpers to a "
             "file with the helper.pub of each"
         )
-    try:
-        helpers = read_helpers(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(file_error(f"--helpers {path}", error)) from None
-    except WireError as error:
-        raise ConfigError(f"--helpers {path}: {error}") from None
-    if len(helpers) == 1:
-        log.warning(
-            "One helper protects from nobody who has both its key and the messages of this "
-            "service; use three, of other parties"
-        )
-    return helpers
+    return load_helpers(path, log)
 
 
 def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str:

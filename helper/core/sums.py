@@ -75,8 +75,8 @@ def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules)
     return None if ledger.check(question.digest, request.set, devices, least) else devices
 
 
-def has_quorum(request: SumRequest, rules: Rules) -> bool:
-    """Return True if enough helpers agree to the set of a request, this one among them.
+def all_agree(request: SumRequest, rules: Rules) -> bool:
+    """Return True if all helpers agree to the set of a request.
 
     Raises:
         SetRefused: a helper agreed to another set, or the question does not name it.
@@ -91,11 +91,11 @@ def has_quorum(request: SumRequest, rules: Rules) -> bool:
         if (agreement.question, agreement.set) != (question.digest, request.set):
             raise SetRefused(f"split-view: helper {agreement.helper[:12]} agreed to another set")
         agreeing.add(agreement.helper)
-    return len(agreeing) >= question.quorum
+    return len(agreeing) == len(question.helpers)
 
 
 def sum_masks(request: SumRequest, shares: Shares, rules: Rules) -> tuple[MaskSums, Tensors]:
-    """Return the sums of masks over a set that has passed `check_set` and `has_quorum`."""
+    """Return the sums of masks over a set that has passed `check_set` and `all_agree`."""
     question, dtype = request.question, request.question.fixed.dtype
     numbers = seeds_of(question.helpers.index(rules.name), len(question.helpers))
     sums: Tensors = {

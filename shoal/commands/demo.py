@@ -114,7 +114,7 @@ def demo(
     from simulation.engine.workers.processes import process_pool
     from simulation.local.broker import EmbeddedBroker
     from simulation.local.fleet import LocalFleet, phone_command
-    from simulation.local.secret import Eavesdropper, SecretParties
+    from simulation.local.secret import SecretParties, eavesdrop
     from wire.bundle import EXECUTORCH
 
     console, spec = Console(), read_algorithm(words["algorithm"])
@@ -180,7 +180,7 @@ def demo(
             signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
         )  # after the broker, whose process would inherit the handler
         trainers = len(able_to_train(fleet, MIN_BATCH))
-        parties, heard = None, None
+        parties, payloads = None, list[bytes]()
         if secret:
             parties = SecretParties(
                 out / "parties",
@@ -193,7 +193,7 @@ def demo(
                 min(LEAST_SUM, trainers),
             )
             stack.enter_context(parties)
-            heard = stack.enter_context(Eavesdropper(broker.url))
+            payloads = stack.enter_context(eavesdrop(broker.url))
             console.print(
                 f"helpers {', '.join(parties.names)} log to {out}/parties/NAME.log; in a fleet, "
                 "other parties run them",
@@ -207,7 +207,7 @@ def demo(
                 FLEET,
                 folder / TRUST_FILE,
                 chosen,
-                edge_options=parties.options_of if parties is not None else lambda _: (),
+                edge_options=parties.options if parties is not None else (),
                 attack=attack,
             )
         )
@@ -243,7 +243,7 @@ def demo(
         names = "the same in clear mode" if secret else "FedAvg, training alone, and two newcomers"
         with steps(console, f"beside it, simulated: {names}"):
             comparison, joined = simulations.result()
-    if parties is not None and heard is not None:
+    if parties is not None:
         campaign = campaign_of(out / "aggregator", slug(str(spec)))
         blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
         with steps(console, "searching what everybody has stored"):
@@ -254,7 +254,7 @@ def demo(
                 blobs,
                 {"the aggregator": [out / "aggregator"]}
                 | {f"helper {name}": [parties.folder_of(name)] for name in parties.names},
-                heard.payloads,
+                payloads,
             )
             accuracy = accuracy_here(fleet, bundle, campaign, blobs)
         console.print(table)

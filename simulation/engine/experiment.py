@@ -29,8 +29,6 @@ class Experiment:
     bundle: Bundle
     devices: Mapping[str, Windows]
     attack: Attack | None = None
-    min_sum: int = 0
-    """Minimum number of devices of a sum in secret mode; 0: not in secret mode."""
 
 
 @dataclass(frozen=True)

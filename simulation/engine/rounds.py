@@ -173,7 +173,7 @@ class Rounds:
         plans = self._plans(before, starts, invited, number, stale)
         attack = self.experiment.attack
         colludes = attack is not None and attack.name in COLLUDING
-        secret = bool(self.experiment.min_sum) and not closing
+        secret = settings.secret and not closing
         single = closing or preparing or colludes or invited.weights or secret
         summed = self.algorithm.streams and not single
         received = self._received(plans, {**models, **stale}, workers, summed)

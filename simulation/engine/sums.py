@@ -39,7 +39,7 @@ def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuest
         about_of(experiment.bundle.digest, model, plans[0].verbs),
         parts_of(state),
         len(plans),
-        experiment.min_sum,
+        experiment.settings.min_sum,
         (),
         0.0,
     )

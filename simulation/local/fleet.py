@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -130,8 +129,8 @@ class LocalFleet:
     trust: Path
     phones: Sequence[str] = ()
     phone_options: Sequence[str] = ()
-    edge_options: Callable[[str], Sequence[str]] = lambda _device_id: ()
-    """Function that returns further options of an edge process, by device."""
+    edge_options: Sequence[str] = ()
+    """Further options of each edge process."""
     attack: Attack | None = None
     """Attack of some of the devices, none of them a phone (`simulation.local.poisoner`)."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -150,7 +149,7 @@ class LocalFleet:
             module = ["edge_client.main"]
             if self.attack is not None and device_id in self.attack.attackers:
                 module = ["simulation.local.poisoner", self.attack.name, str(self.attack.scale)]
-            command = [sys.executable, "-m", *module, "run", *self.edge_options(device_id)]
+            command = [sys.executable, "-m", *module, "run", *self.edge_options]
             environment = ONE_THREAD
         process = start_program([*command, *options], self.log(device_id), environment)
         self.processes[device_id] = process
@@ -209,16 +208,11 @@ class LocalFleet:
             for device_id in sorted(self.data.devices):
                 self.start(device_id)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         stop_processes(list(self.processes.values()))
 
 

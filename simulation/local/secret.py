@@ -8,9 +8,9 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from edge_client.core.ports import Windows
 from edge_client.graphs.loading import load_graphs_of
@@ -84,11 +84,10 @@ class SecretParties:
         """Return the path of the log of a helper's process."""
         return self._folder / f"{name}.log"
 
-    def options_of(self, _device_id: str) -> list[str]:
-        """Return the options of `shoal-edge` by which a device takes part in secret sums alone."""
-        return [
-            *("--helpers", str(self.helpers), "--policy", str(self._folder / "policy.toml")),
-        ]
+    @property
+    def options(self) -> list[str]:
+        """Options of `shoal-edge` by which a device takes part in secret sums alone."""
+        return ["--helpers", str(self.helpers), "--policy", str(self._folder / "policy.toml")]
 
     def start(self, name: str) -> None:
         """Start a helper, also again."""
@@ -107,52 +106,40 @@ class SecretParties:
             self.start(name)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         stop_processes([*self.processes.values()])
 
 
-class Eavesdropper:
-    """Reader of everything that a broker carries, as its operator could be."""
+@contextmanager
+def eavesdrop(broker_url: str) -> Iterator[list[bytes]]:
+    """Read everything that a broker carries, as its operator could; yield the payloads so far.
 
-    def __init__(self, broker_url: str) -> None:
-        """Connect to the broker.
+    On leaving the context, it has all that was carried before.
 
-        Raises:
-            LinkError: the broker cannot be reached.
-        """
-        self.payloads: list[bytes] = []
-        """Every payload so far."""
-        self._link = MqttLink(BrokerAddress.parse(broker_url), "eavesdropper")
-        self._link.subscribe("#")
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._listen, daemon=True)
+    Raises:
+        LinkError: the broker cannot be reached.
+    """
+    payloads = list[bytes]()
+    link = MqttLink(BrokerAddress.parse(broker_url), "eavesdropper")
+    link.subscribe("#")
+    stopping = threading.Event()
 
-    def _listen(self) -> None:
+    def listen() -> None:
         while True:
-            event = self._link.receive(timeout_s=0.5)
+            event = link.receive(timeout_s=0.5)
             if isinstance(event, Delivery):
-                self.payloads.append(event.payload)
-            elif event is None and self._stopping.is_set():
-                return  # what was carried before is here
+                payloads.append(event.payload)
+            elif event is None and stopping.is_set():
+                return
 
-    def __enter__(self) -> "Eavesdropper":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self._link.close()
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield payloads
+    finally:
+        stopping.set()
+        thread.join()
+        link.close()
 
 
 def carried_out(

@@ -12,7 +12,6 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from aggregator.fleet.reconcile import REST_S
@@ -114,18 +113,13 @@ class Deployment:
             self.devices.__enter__()
             self.start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if hasattr(self, "devices"):
-            self.devices.__exit__(None, None, None)
+            self.devices.__exit__()
         stop_processes(self.services)
         if hasattr(self, "witness"):
             self.witness.close()

@@ -81,8 +81,8 @@ print(json.dumps(objects))
 
 def render(values: dict[str, Any], chart: Path = CHART) -> tuple[list[dict[str, Any]], str]:
     """The objects of a release, and what Helm says against its values."""
-    done = run(tool("python"), "-c", RENDER, chart, json.dumps(values))
-    return (json.loads(done.stdout), "") if done.returncode == 0 else ([], done.stderr)
+    result = run(tool("python"), "-c", RENDER, chart, json.dumps(values))
+    return (json.loads(result.stdout), "") if result.returncode == 0 else ([], result.stderr)
 
 
 @pytest.mark.parametrize("values", [LEAST, MOST], ids=["least", "most"])
@@ -208,10 +208,10 @@ def test_a_helper_is_made_once_and_never_beside_what_is_left_of_another(
     assert first.stdout.startswith(f"{folder}: helper north of the fleet default\n"), first.stderr
     if lost:
         (folder / lost).unlink()
-    left = {file.name: file.read_bytes() for file in folder.iterdir()}
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
     again = run(*command, PATH=path)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == left
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_a_service_in_secret_mode_has_its_helpers_keys() -> None:

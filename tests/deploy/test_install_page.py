@@ -84,8 +84,8 @@ def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
 
 
 def test_a_helpers_container_gets_commands_of_its_program() -> None:
-    given = [shlex.split(line.partition(" shoal-helper:")[2])[1:] for line in COMMANDS]
-    commands = [parser().parse_args(words).command for words in given if words]
+    options = [shlex.split(line.partition(" shoal-helper:")[2])[1:] for line in COMMANDS]
+    commands = [parser().parse_args(words).command for words in options if words]
     assert commands == ["init", "run"]
 
 

@@ -68,8 +68,10 @@ def test_plans_of_devices_become_the_next_model() -> None:
         world.exchange.uploads[device] = signed.share, signed.signature, values
     world.close()
     world.open()
-    made = make_algorithm(read_algorithm("fedavg+uniform"))
-    state, _ = apply_sums(made, State({NEWCOMER: MODEL}), world.result(), DEVICES, 0, Work(8, 1))
+    algorithm = make_algorithm(read_algorithm("fedavg+uniform"))
+    state, _ = apply_sums(
+        algorithm, State({NEWCOMER: MODEL}), world.result(), DEVICES, 0, Work(8, 1)
+    )
     mean = np.mean([0.01 * number for number in range(len(DEVICES))])
     np.testing.assert_allclose(state.models["0"]["shared/w"], 1 + mean, atol=2e-3)
     np.testing.assert_allclose(state.models["0"]["statistic/m"], 0.5, atol=2e-2)

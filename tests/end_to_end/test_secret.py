@@ -16,7 +16,7 @@ from helper.storage import HelperFolder
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import LocalFleet
-from simulation.local.secret import Eavesdropper, SecretParties, carried_out, holds, needles
+from simulation.local.secret import SecretParties, carried_out, eavesdrop, holds, needles
 from tests.end_to_end.field import RUN, Field
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
@@ -54,7 +54,7 @@ class Secret(Field):
     def edges(self) -> LocalFleet:
         fleet = super().edges()
         if self.parties is not None:
-            fleet.edge_options = self.parties.options_of
+            fleet.edge_options = self.parties.options
         return fleet
 
     def finds(self, campaign: Campaign, payloads: list[bytes]) -> tuple[bool, bool]:
@@ -93,13 +93,13 @@ def test_the_change_of_a_device_is_everywhere_in_clear_mode_and_nowhere_in_secre
             if is_secret:
                 secret.folder = secret.folder / "secret"
                 stack.enter_context(secret.begin())
-            heard = stack.enter_context(Eavesdropper(secret.broker_url))
+            payloads = stack.enter_context(eavesdrop(secret.broker_url))
             stack.enter_context(secret.edges())
             secret.serve_rounds()
             campaign = secret.finish()
             secret.stop()
             secret.serving.clear()
-        carried = secret.finds(campaign, heard.payloads)
+        carried = secret.finds(campaign, payloads)
         stored = secret.finds(campaign, files_of(secret.folder / "run"))
         assert (carried[0], stored[0]) == (True, True), "the model is for everybody"
         assert carried[1] == (not is_secret)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from aggregator.core.sums import opened, total_of
 from edge_client.core.sums import SecretPolicy, answer
 from helper.core.ledger import Ledger
-from helper.core.sums import Rules, agreement, check_set, has_quorum, sum_masks
+from helper.core.sums import Rules, agreement, all_agree, check_set, sum_masks
 from wire.arrays.tensors import Tensors
 from wire.identity.certificates import key_digest, new_tls_key, write_public_key
 from wire.secret.messages import Agreements, MaskSums, Shares, SumRequest, set_digest, sign
@@ -28,7 +29,7 @@ class Exchange:
     """Devices, helpers and an aggregator, all honest."""
 
     num_helpers: int = 3
-    bits: int = 16
+    bits: Literal[16, 32] = 16
     min_sum: int = 5
     sizes: dict[str, int] = field(default_factory=lambda: SIZES)
     ledgers: list[Ledger] = field(default_factory=lambda: [Ledger()] * 4)
@@ -44,7 +45,7 @@ class Exchange:
         """Begin a new question, which no device has answered."""
         names = tuple(key_digest(key.public_key()) for key in self.keys)
         parts = {name: Part(size, 0.25) for name, size in self.sizes.items()}
-        self.question = SumQuestion(about, parts, self.bits, 10, self.min_sum, names, 0.0)  # type: ignore[arg-type]
+        self.question = SumQuestion(about, parts, self.bits, 10, self.min_sum, names, 0.0)
         self.uploads = {}
 
     def upload(self, device: str) -> None:
@@ -91,16 +92,16 @@ class Exchange:
             self.ledgers[helper] = self.ledgers[helper].after(
                 self.question.digest, request.set, members, self.min_sum
             )
-        said = agreement(request, rules)
-        return ((said, sign(self.keys[helper], said)),)
+        message = agreement(request, rules)
+        return ((message, sign(self.keys[helper], message)),)
 
     def masks(
         self, helper: int, devices: Sequence[str], agreements: Agreements
     ) -> tuple[MaskSums, Tensors]:
-        """The sums of masks of a helper that has agreed; it may not have a quorum."""
+        """The sums of masks of a helper that has agreed; others may not have."""
         request, rules = self.request(devices, agreements), self.rules(helper)
         assert check_set(request, self.shares(devices), self.ledgers[helper], rules) is None
-        assert has_quorum(request, rules)
+        assert all_agree(request, rules)
         return sum_masks(request, self.shares(devices), rules)
 
     def opened(self, devices: Sequence[str], answering: Sequence[int]) -> Tensors:

@@ -50,7 +50,7 @@ def test_one_helper_beside_the_aggregator_reads_nothing_and_two_read_all(
 
 @pytest.mark.parametrize("num_helpers", [2, 3, 4])
 def test_what_is_left_without_one_seed_is_uniform(num_helpers: int) -> None:
-    """The same integers, masked 400 times, are equally often in each sixteenth of the range."""
+    """Uploads of one device, 400 of them, are equally often in each sixteenth of the range."""
     counts = np.zeros(16)
     for _ in range(400):
         exchange = Exchange(num_helpers)
@@ -59,11 +59,11 @@ def test_what_is_left_without_one_seed_is_uniform(num_helpers: int) -> None:
         text = unseal(
             share.sealed[0], exchange.keys[0], purpose_of(share.question, "d0", share.upload)
         )
-        left = values["change/a"].copy()
+        masked = values["change/a"].copy()
         for at in range(len(seeds_of(0, num_helpers))):
             seed = text[at * SEED_BYTES :][:SEED_BYTES]
-            left -= mask(seed, "change/a", len(left), left.dtype)
-        counts += np.histogram(left, 16, (0, 65536))[0]
+            masked -= mask(seed, "change/a", len(masked), masked.dtype)
+        counts += np.histogram(masked, 16, (0, 65536))[0]
     expected = counts.sum() / 16
     chi_square = ((counts - expected) ** 2 / expected).sum()
     assert chi_square < 45  # 15 degrees of freedom: a chance of 1 in 10,000

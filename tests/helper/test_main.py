@@ -32,9 +32,9 @@ def helper(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_a_helper_is_made_once_and_shows_its_key(tmp_path: Path) -> None:
     folder = tmp_path / "north"
-    done = helper("init", "--folder", folder, "--fleet", "watches", "--name", "north")
-    assert (done.returncode, done.stderr) == (0, "")
-    key = done.stdout.split("key ")[1][:64]
+    result = helper("init", "--folder", folder, "--fleet", "watches", "--name", "north")
+    assert (result.returncode, result.stderr) == (0, "")
+    key = result.stdout.split("key ")[1][:64]
     status = helper("status", "--folder", folder)
     assert status.stdout.splitlines() == [
         "helper north of the fleet watches",
@@ -59,8 +59,11 @@ def test_the_owner_of_the_root_key_signs_the_roster(tmp_path: Path) -> None:
         else:
             files[-1].write_bytes(write_named_key("device", device, KEYS[device].public_key()))
     options = ("--fleet", "watches", "--key", tmp_path / "signing.key", "--out", tmp_path / "out")
-    done = helper("roster", *options, *files)
-    assert (done.stdout, done.stderr) == (f"{tmp_path}/out: 2 devices of the fleet watches\n", "")
+    result = helper("roster", *options, *files)
+    assert (result.stdout, result.stderr) == (
+        f"{tmp_path}/out: 2 devices of the fleet watches\n",
+        "",
+    )
     payload, trusted = (tmp_path / "out").read_bytes(), (root.public_key(),)
     devices = read_roster(payload, "watches", trusted)
     assert {name: key_digest(key) for name, key in devices.items()} == {
@@ -89,10 +92,10 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         (("--broker", "mqtt://localhost", "--min-sum", 1), "--min-sum must be at least 2, got 1"),
         (("--broker", "mqtt://localhost"), f"--folder {tmp_path}: there is no helper.key; `shoal"),
     ):
-        done = helper(*options, *more)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"error: {text}")
-        assert done.stderr.count("\n") == 1
+        result = helper(*options, *more)
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"error: {text}")
+        assert result.stderr.count("\n") == 1
 
 
 def test_a_helper_loads_no_torch() -> None:
@@ -100,8 +103,10 @@ def test_a_helper_loads_no_torch() -> None:
         "import sys, helper.main; "
         "print([n for n in ('torch', 'onnxruntime', 'scipy') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"
 
 
 @pytest.fixture
@@ -140,8 +145,8 @@ def test_metrics_and_signs_of_life_are_there_before_there_is_a_broker(
     "address", ["", "9110", "127.0.0.1", "127.0.0.1:", ":9110", "h:0", "h:65536", "h:1/x", "a..b:1"]
 )
 def test_an_address_of_metrics_is_a_host_and_a_port(command: list[str], address: str) -> None:
-    done = helper(*command, "--metrics", address)
-    assert (done.returncode, done.stderr) == (
+    result = helper(*command, "--metrics", address)
+    assert (result.returncode, result.stderr) == (
         2,
         "error: --metrics must be HOST:PORT with a port of 1 to 65535, for example "
         f"127.0.0.1:9110, got {address!r}\n",
@@ -151,8 +156,8 @@ def test_an_address_of_metrics_is_a_host_and_a_port(command: list[str], address:
 def test_an_address_of_metrics_that_is_in_use_is_named(command: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        done = helper(*command, "--metrics", address)
-    assert (done.returncode, done.stderr) == (
+        result = helper(*command, "--metrics", address)
+    assert (result.returncode, result.stderr) == (
         2,
         f"error: --metrics {address}: Address already in use; choose an address of this machine "
         "and a port that is free\n",

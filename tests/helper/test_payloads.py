@@ -1,5 +1,7 @@
 """Payload of a device's answer: what an aggregator takes of it."""
 
+from typing import Literal
+
 import msgspec
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ def answer_of(exchange: Exchange) -> tuple[SignedShare, Tensors]:
 
 
 @pytest.mark.parametrize("bits", [16, 32])
-def test_an_upload_comes_as_it_was_sent(bits: int) -> None:
+def test_an_upload_comes_as_it_was_sent(bits: Literal[16, 32]) -> None:
     exchange = Exchange(bits=bits)
     exchange.upload("d1")
     signed, tensors = answer_of(exchange)

@@ -1,5 +1,7 @@
 """A secret sum from the devices' numbers to the sum, with attackers at each party."""
 
+from typing import Literal
+
 import msgspec
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from aggregator.core.sums import SumMismatch, opened
 from edge_client.core.sums import Declined, SecretPolicy, answer
 from helper.core.ledger import Ledger, SetRefused
-from helper.core.sums import check_set, has_quorum
+from helper.core.sums import all_agree, check_set
 from tests.helper.exchange import DEVICES, DRAWS, HELPER_KEYS, KEYS, Exchange
 from wire.errors import Untrusted
 from wire.identity.certificates import new_tls_key
@@ -22,7 +24,7 @@ from wire.secret.sealing import seal
 )
 @pytest.mark.parametrize("absent", [0, 2])
 def test_the_sum_is_that_of_the_integers_to_the_bit(
-    bits: int, num_helpers: int, answering: list[int], absent: int
+    bits: Literal[16, 32], num_helpers: int, answering: list[int], absent: int
 ) -> None:
     exchange = Exchange(num_helpers, bits)
     for device in DEVICES:
@@ -54,14 +56,16 @@ class TestHelper:
         assert exchange.agree(0, DEVICES)[0][0].set == exchange.request(DEVICES).set
 
     @pytest.mark.parametrize(("num_helpers", "needed"), [(1, 1), (2, 2), (3, 3), (4, 4)])
-    def test_masks_are_not_opened_without_a_quorum(self, num_helpers: int, needed: int) -> None:
+    def test_masks_are_not_opened_before_all_helpers_agree(
+        self, num_helpers: int, needed: int
+    ) -> None:
         exchange = Exchange(num_helpers)
         for device in DEVICES:
             exchange.upload(device)
         for others in range(num_helpers):
             agreements = sum((exchange.agree(h + 1, DEVICES) for h in range(others)), ())
             request = exchange.request(DEVICES, agreements)
-            assert has_quorum(request, exchange.rules(0)) is (others + 1 >= needed)
+            assert all_agree(request, exchange.rules(0)) is (others + 1 >= needed)
 
     def test_a_helper_that_has_agreed_to_another_set_stops_the_sum(
         self, exchange: Exchange

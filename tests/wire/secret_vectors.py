@@ -267,10 +267,10 @@ def _plans() -> list[dict[str, Any]]:
     )
     rows = []
     for name, plan, changes, now_s in cases:
-        asked = replace(question, **changes)
-        plan = replace(plan, verbs=(*plan.verbs, Mask(asked)))
+        changed = replace(question, **changes)
+        plan = replace(plan, verbs=(*plan.verbs, Mask(changed)))
         try:
-            check_about(asked, plan, now_s)
+            check_about(changed, plan, now_s)
             problem = None
         except Declined as error:
             problem = str(error)
@@ -330,7 +330,7 @@ def _numbers() -> list[dict[str, Any]]:
 
 
 def _check_ins() -> list[dict[str, Any]]:
-    """What a device says of its data, and what of it an owner permits."""
+    """Facts of a device's data, and those of them that its owner permits."""
     rows = []
     for num_train in (0, 31, 32, 500):
         for policy in (Policy(), Policy(min_sum=5)):

@@ -34,7 +34,7 @@ from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, Denied, LinkUp, Will
 from wire.messages import AggregatorStatus
-from wire.topics import TABLE, OfHelper, Topics, client_name, helper_name, mosquitto_acl
+from wire.topics import TABLE, Kind, OfHelper, Topics, client_name, helper_name, mosquitto_acl
 
 ROOT = Path(__file__).parents[2]
 DEPLOYED = ROOT / "deploy" / "mosquitto"
@@ -42,11 +42,11 @@ TOPICS, DIGEST = Topics("default"), "0" * 64
 AGGREGATOR = client_name("default", "aggregator")
 
 
-def concrete(kind: str, device_id: str) -> str:
+def concrete(kind: Kind, device_id: str) -> str:
     """A topic of the table: of this device, of a helper whose name begins with the device's id, or
     the one topic of its kind that the tests use."""
     party = helper_name(device_id) if kind in get_args(OfHelper) else device_id
-    return TOPICS.of_kind(kind, party).replace("+", DIGEST)  # type: ignore[arg-type]
+    return TOPICS.of_kind(kind, party).replace("+", DIGEST)
 
 
 EVERY = sorted(

@@ -60,6 +60,23 @@ def read_public_key(der: bytes) -> TlsPublicKey:
         key = serialization.load_der_public_key(der)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise Malformed(f"public key of {len(der)} bytes: not DER") from None
+    return _checked(key)
+
+
+def read_public_pem(pem: bytes) -> TlsPublicKey:
+    """Return the key of `public_key_pem`.
+
+    Raises:
+        Malformed: not a P-256 key.
+    """
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise Malformed("public key: not PEM") from None
+    return _checked(key)
+
+
+def _checked(key: object) -> TlsPublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise Malformed(f"public key: expected P-256, got {type(key).__name__}")
     return key

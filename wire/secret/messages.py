@@ -68,7 +68,7 @@ Answer = Agreement | MaskSums | SumRefusal
 class SumRequest(msgspec.Struct, frozen=True, tag="sum-request"):
     """Aggregator to helper, signed: request to open the sum over a set of uploads.
 
-    The helper agrees to the set. If a quorum of helpers has agreed, it opens its sums of masks.
+    The helper agrees to the set. If all helpers have agreed, it opens its sums of masks.
     The shares of the set follow after a line feed. `keys` are the helpers' public keys (DER), in
     the order of the question. `seal_to` is the aggregator's key (DER), to which sums are sealed.
     """

@@ -8,8 +8,6 @@ programs.
 import re
 
 import msgspec
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 
 from wire.codec import digest
 from wire.errors import Malformed
@@ -18,6 +16,7 @@ from wire.identity.certificates import (
     TlsPublicKey,
     public_key_pem,
     read_public_key,
+    read_public_pem,
     write_public_key,
 )
 from wire.secret.question import MOST_HELPERS
@@ -65,7 +64,7 @@ def read_named_keys(text: bytes, role: str) -> tuple[NamedKey, ...]:
                 "(PEM)"
             )
         at = one.end()
-        parties.append(NamedKey(one[2].decode(), _der(one[3])))
+        parties.append(NamedKey(one[2].decode(), write_public_key(read_public_pem(one[3]))))
     return tuple(parties)
 
 
@@ -85,15 +84,3 @@ def read_helpers(text: bytes) -> tuple[NamedKey, ...]:
         if len(set(values)) < len(values):
             raise Malformed(f"two helpers have the same {what}; each is another party with its own")
     return tuple(sorted(helpers, key=lambda helper: helper.digest))
-
-
-def _der(pem: bytes) -> bytes:
-    try:
-        key = serialization.load_pem_public_key(pem)
-    except (ValueError, UnsupportedAlgorithm):
-        raise Malformed("public key: not PEM") from None
-    if not isinstance(key, TlsPublicKey):
-        raise Malformed(f"public key: expected P-256, got {type(key).__name__}")
-    der = write_public_key(key)
-    read_public_key(der)
-    return der

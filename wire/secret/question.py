@@ -46,7 +46,8 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
     """Question of the aggregator to every device of a cohort, alike for all of them.
 
     `about` is the digest of what is computed: bundle, model and verbs. `most` is the largest number
-    of devices of the sum. `helpers` are the digests of the helpers' keys.
+    of devices of the sum. `helpers` are the digests of the helpers' keys. All of them must agree on
+    a set: each then knows of every set, and no sets that some opened without the others combine.
     """
 
     about: Digest
@@ -79,14 +80,6 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
         from wire.secret.fixed import FixedPoint  # commands that only read settings need no numpy
 
         return FixedPoint(self.bits, self.most)
-
-    @property
-    def quorum(self) -> int:
-        """Number of helpers that must agree on a set: all of them.
-
-        Each then knows of every set, and no sets that helpers opened without one another combine.
-        """
-        return len(self.helpers)
 
 
 class Share(msgspec.Struct, frozen=True, tag="share"):

@@ -31,7 +31,7 @@ import java.security.SecureRandom
 internal class MaskedResult(val signed: SignedShare, val tensors: Tensors, val store: () -> Unit = {})
 
 /**
- * Means of a device to answer questions of secret sums (`edge_client/work/masking.py`). [key] is that
+ * Means of a device to answer questions of secret sums (`edge_client.work.masking`). [key] is that
  * of its certificate, [draw] a source of random bytes that nobody else knows.
  */
 internal class Masking(
