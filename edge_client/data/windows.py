@@ -102,7 +102,7 @@ def read_folder(
     if (
         recorded is None
         and not has_arrays(folder)
-        and (sources := sources_in(folder, settings_in(folder).recordings))
+        and (sources := sources_in(folder, settings_in(folder)))
     ):
         recorded, reading = load_recordings(folder, sources, length, stride, steps, rate_hz)
     if recorded is not None:
@@ -318,7 +318,7 @@ def read_stretches(
         is_one = any(c.lower().startswith(f"{sensor}.".lower()) for c in window.channels)
         alone = RecordingFiles(stem_of(path), ((sensor if is_one else "", path),))
         mine = settings_in(folder, words)
-        if not (sources := [alone] if folder != path else sources_in(path, mine.recordings)):
+        if not (sources := [alone] if folder != path else sources_in(path, mine)):
             raise DataError(
                 f"{path} has no recording, such as *.csv or *.parquet. Name the file of windows: "
                 f"{path / 'X.npy'}.{unread([path])}"

@@ -78,7 +78,7 @@ def load_device_folders(
     folders = [] if path.is_file() else _device_folders(path)
     tables = [path] if path.is_file() else [] if folders else recordings_in(path)
     others = () if path.is_file() else others_of(path.iterdir(), tables)
-    sources = with_others(grouped(tables, folder, settings.recordings), others)
+    sources = with_others(grouped(tables, folder, settings), others)
     recordings = chosen_of(sources, settings)
     if not folders and not recordings:
         raise DataError(
@@ -89,7 +89,7 @@ def load_device_folders(
         inner.name: scan(inner, with_others(sources, others), words_here, classes_of(inner))
         for inner in folders
         for words_here in [settings_in(inner, settings)]
-        if not has_arrays(inner) and (sources := sources_in(inner, words_here.recordings))
+        if not has_arrays(inner) and (sources := sources_in(inner, words_here))
     }
     listed = classes_of(folder)
     scans |= {source.name: scan(folder, [source], settings, listed) for source in recordings}
@@ -286,8 +286,10 @@ def _cut_all(
     if parts := [name for name in scans if name.lower() in PART_FOLDERS]:
         remarks = [
             *remarks,
-            f"folders {', '.join(parts)} do not decide which windows are tested on: those at the "
-            "end of each recording are. To decide it, give arrays: shoal.load(x, y, owner, split)",
+            f"the names {', '.join(parts)} do not decide which windows are tested on: those at the "
+            "end of each recording are. To decide it, give arrays: shoal.load(x, y, owner, split)"
+            + ". Each of them is taken for a device"
+            * (persons.keys() == scans.keys()),
         ]
     dated = [name for name in scans if DATE.search(name)]
     if by_person and len(persons) == len(scans) == len(dated) > 1:
@@ -320,7 +322,8 @@ def _cut_all(
                 f"data {path}: device {device_id}: labels are called {', '.join(names) or LABEL}, "
                 f"and those of device {first} are {', '.join(expected) or LABEL}"
             )
-    reading, classes = read_reading(scans), class_names(scans.values())
+    reading = read_reading(scans, owners=persons.values())
+    classes = class_names(scans.values())
     if persons.keys() != scans.keys() or remarks or reasons:
         reading = msgspec.structs.replace(
             reading,

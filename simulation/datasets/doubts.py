@@ -3,7 +3,6 @@
 The mistakes are labels of one class, and devices whose numbers are in other units.
 """
 
-import json
 import re
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from edge_client.data.array_store import blocks
 from edge_client.data.labels import has_classes
-from edge_client.data.tables.parts import add_line, labels_line
+from edge_client.data.tables.parts import add_line, class_line, labels_line
 from edge_client.data.tables.roles import ACTIVITY, is_activity
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.arrays.tensors import Array
@@ -129,7 +128,7 @@ def alike_classes(data: FleetData) -> str:
         if other != name:
             return (
                 f"data {data.name}: classes {other!r} and {name!r} are taken for two. If they are "
-                f"one: {add_line(f'classes = {{{json.dumps(name)} = {json.dumps(other)}}}')}"
+                f"one: {add_line(class_line(name, other))}"
             )
     return ""
 

@@ -22,6 +22,10 @@ _CODE = re.compile(
 """Person with whom the name of a file begins."""
 _WORD = re.compile(rf"(?<![^\W_]){PERSON_NAME.pattern}(?![^\W_])", re.IGNORECASE)
 """Person in the name of a file, as a word of its own."""
+_CODES = re.compile(r"(?:[^\W\d_]+\d+[\W_]*){2,}")
+"""Name of a file of codes alone, such as S01R02 or a1_s2_t3."""
+_PERSON_CODES = "participant", "subject", "person", "user", "subj", "sub", "p", "u", "s"
+"""Letters of the code that is a person's, the preferred ones first."""
 _ID = re.compile(r"[a-z]{0,4}\d{2,5}(?=[\W_].*[^\W\d])", re.IGNORECASE)
 """Likely person with whom the name of a file in a folder with a number begins."""
 _NUMBERED = re.compile(r"\d+[ ._-]*[^\W\d_]{2}")
@@ -120,7 +124,7 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
     in_words = sum(pattern in settings.labels for pattern in classes)
     if len(scans) < 2 or (settings.labels and 2 * in_words <= len(scans)):
         return _Names({}, "", {})
-    persons = {key: re.split(r"[/\W_]", key[1])[0] for key in keys}
+    persons = {key: _person_of(key[1]) or re.split(r"[/\W_]", key[1])[0] for key in keys}
     folders_of = {p: {key[0] for key in keys if persons[key] == p} for p in persons.values()}
     are_crossed = 2 * sum(len(each) > 1 for each in folders_of.values()) > len(folders_of) > 1
     are_activities = 2 * sum(map(is_activity, scans)) > len(scans)
@@ -146,8 +150,16 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
 
 def _person_of(name: str) -> str:
     """Return the person by whom a file, a folder of it, or a word in its name is called, or ""."""
-    match = _WORD.search(name.rpartition("/")[2])
-    return person_in(name) or (match[0] if match else "")
+    file = name.rpartition("/")[2]
+    match = _WORD.search(file)
+    return person_in(name) or (match[0] if match else _person_code(file))
+
+
+def _person_code(file: str) -> str:
+    """Return the code of the person in the name of a file of codes alone, or ""."""
+    codes = re.findall(r"[^\W\d_]+\d+", file) if _CODES.fullmatch(file) else []
+    by_letters = {code.rstrip("0123456789").lower(): code for code in codes}
+    return next((by_letters[word] for word in _PERSON_CODES if word in by_letters), "")
 
 
 def _remark(persons: Iterable[str]) -> str:

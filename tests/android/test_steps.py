@@ -41,7 +41,7 @@ def prepared(
     return path, objective, unpack(payload), draw_batches(objective, data.devices["d0"])
 
 
-def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(
+def test_twenty_steps_are_at_most_twice_as_far_from_float64_as_those_of_eager_float32(
     prepared: tuple[Path, Supervised, Bundle, list[Tensors]],
 ) -> None:
     path, objective, bundle, batches = prepared
@@ -62,10 +62,12 @@ def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(
     assert any(
         float(np.abs(value - bundle.initial[name]).max()) > 1e-3 for name, value in changed.items()
     )
-    ours = max(float(np.abs(value - single[name]).max()) for name, value in changed.items())
-    rounding = max(float(np.abs(single[name] - double[name]).max()) for name in changed)
-    assert ours <= rounding, (
-        f"the JVM differs from eager float32 by {ours:.2e}, that from float64 by {rounding:.2e}"
+    ours, rounding = (
+        max(float(np.abs(values[name] - double[name]).max()) for name in changed)
+        for values in (changed, single)
+    )
+    assert ours <= 2 * rounding, (
+        f"the JVM differs from float64 by {ours:.2e}, eager float32 by {rounding:.2e}"
     )
 
 

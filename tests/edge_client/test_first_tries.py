@@ -210,7 +210,7 @@ class TestWords:
         (tmp_path / "shoal.toml").write_text(words + "\n")
         put(tmp_path / "a.csv", [f"7,{row}" for row in rows(300, 3)])
         with_line(tmp_path)
-        assert list(spelled_out(settings_in(tmp_path).names)) == names
+        assert list(spelled_out(tuple(settings_in(tmp_path).names))) == names
         assert shoal.load(tmp_path).devices
 
     @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8-sig"])

@@ -260,9 +260,7 @@ def test_a_file_of_other_columns_says_how_to_leave_it_out(tmp_path: Path) -> Non
         rows = [f"{i * 10} {' '.join(c)}" for i, c in enumerate(values(300, width))]
         layouts.put(tmp_path / "one" / name, rows)
     (tmp_path / "shoal.toml").write_text('names = ["t", "c1..c7"]\n')
-    with pytest.raises(
-        DataError, match=r"5 cells .* choose them by recordings = \[.*If all have 5"
-    ):
+    with pytest.raises(DataError, match=r"5 cells .* names, names = \{.*If all have 5"):
         shoal.load(tmp_path)
     (tmp_path / "shoal.toml").write_text('names = ["t", "c1..c7"]\nrecordings = ["*_Motion"]\n')
     assert len(shoal.load(tmp_path).window.channels) == 7
@@ -396,4 +394,4 @@ def test_the_words_of_the_page_are_read(tmp_path: Path) -> None:
     words = settings_in(tmp_path)
     assert (words.rate, words.window, words.time_unit) == (50, 128, "ms")
     assert words.classes == {"0": "", "4": "walking"}
-    assert spelled_out(words.names)[-1] == "c9"
+    assert spelled_out(tuple(words.names))[-1] == "c9"

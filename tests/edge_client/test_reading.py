@@ -202,8 +202,8 @@ def test_a_table_of_all_people_has_a_device_for_each(tmp_path: Path) -> None:
     ("files", "error"),
     [
         (
-            {"a.csv": "x,y,label\n1,2,0\n1,2,0\n1,?,0"},
-            r"a\.csv, line 4, column y: '\?' is not a number.*columns.\"y\" = \"left out\"",
+            {"a.csv": "x,y,label\n1,2,0\n1,2,0\n1,!,0"},
+            r"a\.csv, line 4, column y: '!' is not a number.*columns.\"y\" = \"left out\"",
         ),
         (
             {"a.csv": "when,x,Time\n1,2,noon\n1,2,1"},

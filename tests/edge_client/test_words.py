@@ -74,9 +74,9 @@ def named(folder: Path, *names: str) -> None:
 
 
 CASES: dict[str, Callable[[Path], None]] = {
-    "a cell that is no number": lambda f: two_classes(f, "z", lambda i: "?" if i == 9 else "1.5"),
+    "a cell that is no number": lambda f: two_classes(f, "z", lambda i: "!" if i == 9 else "1.5"),
     "a name with quotation marks": lambda f: two_classes(
-        f, '"a ""b"" ü\\"', lambda i: "?" if i == 9 else "1.5"
+        f, '"a ""b"" ü\\"', lambda i: "!" if i == 9 else "1.5"
     ),
     "cells of sensors": lambda f: sensors(f, "time"),
     "files of sensors without a time": lambda f: sensors(f, "moment"),

@@ -13,6 +13,7 @@ from edge_client.data.labels import NAMED, TARGET
 from edge_client.data.recordings.unread import files_in, others_of
 from edge_client.data.tables.clock import read_times
 from edge_client.data.tables.parts import (
+    ColumnNames,
     TableSource,
     header_of,
     is_table,
@@ -40,6 +41,7 @@ from edge_client.data.tables.text_form import (
     stem_of,
     text_of,
 )
+from edge_client.data.tables.words import FolderSettings
 from edge_client.settings import LENGTH as LENGTH
 from edge_client.settings import STRIDE as STRIDE
 from wire.arrays.tensors import Array
@@ -162,7 +164,7 @@ def recordings_in(folder: Path) -> list[Path]:
                 f"each person, with the recording and a file of that person's intervals, without "
                 f"column {persons!r}"
             )
-    paths = [p for p in paths if stem_of(p).lower() not in NO_DATA or _has_labels_alone(p)]
+    paths = [p for p in paths if stem_of(p).lower() not in NO_DATA or has_labels_alone(p)]
     for path, following in pairwise(paths):
         if stem_of(path) == stem_of(following):
             raise DataError(
@@ -172,17 +174,17 @@ def recordings_in(folder: Path) -> list[Path]:
     return paths
 
 
-def sources_in(folder: Path, patterns: Sequence[str] = ()) -> list[RecordingFiles]:
+def sources_in(folder: Path, settings: FolderSettings) -> list[RecordingFiles]:
     """Return the recordings of a device's folder and of the folders in it, sorted by name.
 
-    Files whose names differ only in the name of a sensor are one recording. `patterns` choose
+    Files whose names differ only in the name of a sensor are one recording. `settings` may choose
     recordings; all are read if they choose none.
 
     Raises:
         DataError: two files differ only in the suffix.
     """
     tables = _tables_in(folder)
-    return with_others(grouped(tables, folder, patterns), others_of(files_in(folder), tables))
+    return with_others(grouped(tables, folder, settings), others_of(files_in(folder), tables))
 
 
 def with_others(sources: Sequence[RecordingFiles], names: Sequence[str]) -> list[RecordingFiles]:
@@ -190,9 +192,7 @@ def with_others(sources: Sequence[RecordingFiles], names: Sequence[str]) -> list
     return [source._replace(beside=(*source.beside, *names)) for source in sources]
 
 
-def grouped(
-    paths: Sequence[Path], folder: Path, patterns: Sequence[str] = ()
-) -> list[RecordingFiles]:
+def grouped(paths: Sequence[Path], folder: Path, settings: FolderSettings) -> list[RecordingFiles]:
     """Return tables in a folder as recordings: those that differ only in a sensor's name are one.
 
     The sensor may be in the name of the file or of its folder. Tables without any number, and those
@@ -218,8 +218,14 @@ def grouped(
             for path in same.values():
                 name = (path.relative_to(folder).parent / stem_of(path)).as_posix()
                 sources.append(RecordingFiles(name, (("", path),), (), called))
-    sources = [s for s in sources if is_chosen(patterns, s)] or sources
-    sources = _of_persons(_with_labels(sources), called)
+    if any(is_chosen(settings.recordings, source) for source in sources):
+        sources = [
+            source
+            for source in sources
+            if is_chosen(settings.recordings, source)
+            or has_labels_alone(source.files[0][1], settings.names)
+        ]
+    sources = _of_persons(_with_labels(sources, settings.names), called)
     with_sensors = {
         path.parent
         for same in groups.values()
@@ -248,7 +254,7 @@ def roles_in(
     path: TableSource,
     header: Sequence[str],
     columns: Mapping[str, RoleName],
-    names: Sequence[str],
+    names: ColumnNames,
 ) -> tuple[dict[str, ColumnRole], list[str]]:
     """Return `by_name`, and what the first cells of columns say.
 
@@ -280,7 +286,7 @@ def roles_in(
 
 
 def _first_cells(
-    path: TableSource, header: Sequence[str], names: Sequence[str], columns: Collection[str]
+    path: TableSource, header: Sequence[str], names: ColumnNames, columns: Collection[str]
 ) -> dict[str, Array]:
     """Return the first cells (`FIRST`,) of columns, fewer if there are fewer rows."""
     if not columns:
@@ -301,12 +307,12 @@ def sensor_in(name: str) -> str:
     return match[0].strip(" _-") if match else ""
 
 
-def _with_labels(sources: Sequence[RecordingFiles]) -> list[RecordingFiles]:
+def _with_labels(sources: Sequence[RecordingFiles], names: ColumnNames) -> list[RecordingFiles]:
     """Return recordings, those with a file of times and classes alone beside them joined with it.
 
     A folder with several other recordings does not say of which of them the classes are.
     """
-    labels = [s for s in sources if not s.files[1:] and _has_labels_alone(s.files[0][1])]
+    labels = [s for s in sources if not s.files[1:] and has_labels_alone(s.files[0][1], names)]
     joined = [source for source in sources if source not in labels]
     for source in labels:
         path = source.files[0][1]
@@ -353,11 +359,11 @@ def _persons_of_intervals(path: Path) -> str:
     return names[0] if len(names) == 1 and intervals_in(rest) else ""
 
 
-def _has_labels_alone(path: TableSource) -> bool:
+def has_labels_alone(path: TableSource, names: ColumnNames = ()) -> bool:
     """Return True if a text has a time and classes, and no measurement."""
-    if not is_text_file(path) or not form_of(path).has_header:
+    if not is_text_file(path) or not (form_of(path).has_header or isinstance(names, Mapping)):
         return False
-    columns = by_name(header_of(path), {})[0].values()
+    columns = by_name(header_of(path, names), {})[0].values()
     classes = [c for c in columns if c.role == LABEL and not c.name.startswith((NAMED, TARGET))]
     roles = {column.role for column in columns}
     return bool(classes) and TIME in roles and CHANNEL not in roles

@@ -265,11 +265,23 @@ def load_recordings(
     reading = read_reading({folder.name: device}, rate_hz)
     classes = class_names([device])
     cut = cut_recordings(device, reading, classes, length, stride, ArrayStore(), steps)
-    remarks = [text for text in (unmatched([device]), cut.error) if text]
+    remarks = [text for text in (unmatched([device]), cut.error, _several(device)) if text]
     return cut.windows, replace(
         reading,
         gaps={folder.name: cut.num_gaps},
         remarks=(*reading.remarks, *remarks),
+    )
+
+
+def _several(device: FolderScan) -> str:
+    """Return a remark if columns of a device's recordings name several persons, else ""."""
+    persons = sorted(device.persons)
+    if len(persons) < 2:
+        return ""
+    shown = ", ".join(persons[:3]) + ", ..." * (len(persons) > 3)
+    return (
+        f"samples of {len(persons)} persons ({shown}) are taken together, as those of this device. "
+        "If each person has a device of their own, give each a folder with that person's rows"
     )
 
 

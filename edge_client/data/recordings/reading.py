@@ -25,6 +25,7 @@ from edge_client.data.tables.parts import (
     TableSource,
     add_line,
     at_row,
+    class_line,
     role_line,
 )
 from edge_client.data.tables.roles import (
@@ -42,8 +43,11 @@ from edge_client.data.tables.roles import (
 )
 from edge_client.data.tables.text_form import THOUSANDS, is_text
 from edge_client.data.tables.values import (
+    FEWEST,
+    ONE_VALUE,
     ColumnFacts,
     come_back,
+    constant,
     lasting,
     reason_by_values,
     tells_the_class,
@@ -53,6 +57,17 @@ from wire.errors import DataError
 
 FEWEST_FEATURES = 12
 """Minimum number of channels from which rows may be whole windows."""
+NO_ACTIVITY = frozenset(
+    (
+        *("0", "other", "others", "unknown", "undefined", "unlabeled", "unlabelled", "transition"),
+        *("transient", "background", "nothing", "no activity", "no_activity", "undefiniert"),
+    )
+)
+"""Labels that may stand for rows without an activity, in lower case."""
+BETWEEN = 0.9
+"""Share of the changes of a label that begin or end with one class, from which this class is
+between the others."""
+FEWEST_CHANGES = 8
 _NUMBER = re.compile(r"\d+")
 _STATISTIC = re.compile(
     r"(^|[^a-z])(mean|avg|std|stdev|var|variance|mad|min|max|median|iqr|energy|entropy|skew\w*|"
@@ -103,12 +118,15 @@ class DataReading(msgspec.Struct, frozen=True):
         return tuple(column.name for column in self.columns if column.role == LABEL)
 
 
-def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataReading:
+def read_reading(
+    scans: Mapping[str, FolderScan], rate_hz: float = 0.0, owners: Iterable[FolderScan] = ()
+) -> DataReading:
     """Return the roles of columns, and the rate, by all devices' recordings.
 
     Args:
-        scans: recordings by device.
+        scans: recordings by folder or file.
         rate_hz: rate that is wanted; 0 for that of most devices.
+        owners: recordings of each device; empty if they are `scans`.
 
     Raises:
         DataError: no column is a channel, a cell of a channel is no number, or a recording has a
@@ -116,9 +134,13 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
     """
     first = next(iter(scans.values()))
     columns, remarks = [], list[str]()
+    headers = dict[str, ColumnRole]()
+    for scan in scans.values():
+        headers = scan.columns | headers
+    headers = first.columns | headers
     roles = {role.role for role in first.columns.values()}
     roles |= {LABEL for scan in scans.values() if scan.settings.labels}
-    for name, role in first.columns.items():
+    for name, role in headers.items():
         facts = [scan.facts[name] for scan in scans.values() if name in scan.facts]
         wrong = next((each.wrong for each in facts if each.wrong), None)
         if role.role == CHANNEL and role.reason and wrong:  # a user names it
@@ -144,7 +166,7 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             likely = _likely_role(name, values, reason, facts, roles)
             if reason:
                 role = ColumnRole(name, LEFT_OUT, reason, role.unit)
-                if likely != CHANNEL or reason not in ("no numbers", "empty"):
+                if likely != CHANNEL or reason not in ("no numbers", "empty", ONE_VALUE):
                     remarks.append(
                         f"column {name!r} is left out: {reason}. {_way(name, likely, roles)}"
                     )
@@ -152,6 +174,11 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
                 remarks.append(
                     f"column {name!r} is taken as a channel, and each of its values lasts for "
                     f"long, as a person's or a class's does. {_way(name, likely, roles)}"
+                )
+            elif len(constant(facts)) == 1 and sum(f.values for f in facts) >= FEWEST:
+                remarks.append(
+                    f"channel {name!r} has one value in all recordings. If it is no measurement: "
+                    + add_line(role_line(LEFT_OUT, name))
                 )
             elif tells_the_class(facts):
                 remarks.append(
@@ -224,7 +251,7 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             + until
         )
     places = set[str]()
-    for scan in scans.values():
+    for scan in owners or scans.values():
         of_files = {position_in(source.name) for source in scan.sources} - {""}
         places |= next((p for p in (of_files, scan.places) if len(p) > 1), set())
     if len(places) > 1 and not first.settings.recordings:
@@ -263,10 +290,29 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             "no two rows in a row have a label, as where a label says that a class begins: each "
             'holds up to the next one. A label that shoal.toml names "" in [classes] ends one'
         )
+    remarks += _between(scans.values())
     recordings = tuple(dict.fromkeys(s.name for scan in scans.values() for s in scan.sources))
     return DataReading(
         tuple(columns), wanted, tuple(remarks), rates, {}, recordings, first.settings, labels_hold
     )
+
+
+def _between(scans: Iterable[FolderScan]) -> list[str]:
+    """Return a remark about a class between most others, if its label may be of no activity."""
+    changes = Counter[str]()
+    for scan in scans:
+        names = {number: text for text, number in scan.numbers.items()}
+        changes.update({names[number]: count for number, count in scan.changes.items()})
+    total = sum(changes.values()) / 2
+    return [
+        f"class {text!r} is between most of the others, as rows without an activity are. If it is "
+        f"none: {add_line(class_line(text, ''))}"
+        for text, count in changes.items()
+        if text.lower() in NO_ACTIVITY
+        and len(changes) > 2
+        and total >= FEWEST_CHANGES
+        and count >= BETWEEN * total
+    ]
 
 
 def _likely_role(
@@ -348,6 +394,7 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
             )
         if not 0 <= int(text) <= LARGEST_CLASS:
             raise DataError(
-                f"{place}a class number must be between 0 and {LARGEST_CLASS}, got {text}"
+                f"{place}a class number must be between 0 and {LARGEST_CLASS}, got {text}. If it "
+                f"means no label: {add_line(class_line(text, ''))}"
             )
     return () if numbers == len(texts) else tuple(sorted(texts))

@@ -1,6 +1,7 @@
 """Scans of a device's recordings: columns with their values, rates, classes and persons."""
 
 import fnmatch
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,12 @@ import numpy as np
 
 from edge_client.data.array_store import ArrayStore
 from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.recordings.folders import RecordingFiles, is_chosen, roles_in
+from edge_client.data.recordings.folders import (
+    RecordingFiles,
+    has_labels_alone,
+    is_chosen,
+    roles_in,
+)
 from edge_client.data.tables.clock import (
     FIRST,
     UNITS,
@@ -123,6 +129,8 @@ class FolderScan:
     """Number of each class in `ColumnFacts`."""
     units: list[str] = field(default_factory=list)
     """Unit of the times of each recording, see `common_unit`."""
+    changes: dict[int, int] = field(default_factory=dict)
+    """Number of changes from one class to another, by the number of either class."""
     label_steps: set[bool] = field(default_factory=set)
     """True if some row after one with a label has one too, False if some has none."""
     date_order: dict[str, bool] = field(default_factory=dict)
@@ -179,11 +187,11 @@ def scan(
             of_files = zip(device.rates[-count:], source.files, strict=True)
             device.of_sensors += [(rate, path) for (rate, _), (_, path) in of_files if rate]
         device.rates[-count:] = [max(device.rates[-count:])]  # slower sensors are filled in
-        if not device.columns:
-            device.columns = columns
+        first = device.columns or columns
         if all(role.role != PERSON for role in columns.values()):
             device.unnamed = source.files[0][1]
-        _check_alike(device, source, columns)
+        _check_alike(device, source, columns, first)
+        device.columns = first | {n: role for n, role in columns.items() if n not in first}
     return device
 
 
@@ -311,13 +319,18 @@ def _is_left_out(path: TableSource, sensor: str, settings: FolderSettings) -> bo
     )
 
 
-def _check_alike(device: FolderScan, source: RecordingFiles, roles: dict[str, ColumnRole]) -> None:
-    """Raise DataError if a recording has other channels, or other labels, than the first one."""
+def _check_alike(
+    device: FolderScan,
+    source: RecordingFiles,
+    roles: Mapping[str, ColumnRole],
+    expected: Mapping[str, ColumnRole],
+) -> None:
+    """Raise DataError if a recording has other channels, or other labels, than are expected."""
     path, first = source.files[0][1], device.sources[0].files[0][1]
     for role, what in ((CHANNEL, "channels"), (LABEL, "labels")):
         mine, theirs = (
             [name for name, each in columns.items() if each.role == role]
-            for columns in (roles, device.columns)
+            for columns in (roles, expected)
         )
         plainly = role == LABEL and all(
             not name.startswith((NAMED, TARGET)) for name in (*mine, *theirs)
@@ -329,6 +342,11 @@ def _check_alike(device: FolderScan, source: RecordingFiles, roles: dict[str, Co
                     "If it is another sensor at the same time, name the files alike but for the "
                     "sensor, as walk_acc.csv and walk_gyr.csv. If both measure the same, name the "
                     f"columns alike. To leave it out: {add_line(role_line(LEFT_OUT, *mine))}"
+                )
+            elif role == CHANNEL and has_labels_alone(path, device.settings.names):
+                way = (
+                    "It has classes alone, and does not say of which recording beside it. To take "
+                    + f"one: {add_line(f'recordings = [{json.dumps(first.name)}]')}"
                 )
             elif role == CHANNEL and not mine:
                 way = "It has no measurements: keep it in another folder."
@@ -370,6 +388,10 @@ def _scan_file(
                 if text:
                     device.texts.setdefault(text, (path, int(part.lines[first[i]])))
                     codes[inverse == i] = device.numbers.setdefault(text, len(device.numbers))
+            numbered = codes[codes != NO_LABEL]
+            at = np.flatnonzero(numbered[1:] != numbered[:-1])
+            for number in (*numbered[at].tolist(), *numbered[at + 1].tolist()):
+                device.changes[number] = device.changes.get(number, 0) + 1
         for name, role in roles.items():
             if role.role == PERSON:
                 device.persons |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}

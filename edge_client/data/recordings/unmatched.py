@@ -1,10 +1,12 @@
 """Words of ``shoal.toml`` that match nothing in the recordings."""
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from edge_client.data.recordings.folders import is_named
 from edge_client.data.recordings.scanning import FolderScan
+from edge_client.data.tables.parts import is_of_file
 from edge_client.data.tables.text_form import text_of
 from edge_client.data.tables.words import SETTINGS, is_pattern_of, nearest, place_in
 
@@ -13,6 +15,7 @@ _TABLES = (
     ("classes", "no sample has the label"),
     ("labels", "no recording has a name like"),
     ("recordings", "no recording has a name or a cell like"),
+    ("names", "no file has a name like"),
 )
 
 
@@ -28,14 +31,16 @@ def unmatched(scans: Sequence[FolderScan]) -> str:
     for group in groups:
         settings = group[0].settings
         for table, text in _TABLES:
-            for word in getattr(settings, table):
+            words = getattr(settings, table)
+            is_list = table == "names" and not isinstance(words, Mapping)
+            for word in () if is_list else words:
                 if _matches(table, word, group):
                     continue
                 others = [g for g in groups if word in getattr(g[0].settings, table)]
                 if any(_matches(table, word, other) for other in others):
                     continue
-                words = {each for g in others for scan in g for each in _words(table, scan)}
-                return f"{_place(group[0], table, word)}: {text} {word!r}. {nearest(word, words)}"
+                there = {each for g in others for scan in g for each in _words(table, scan)}
+                return f"{_place(group[0], table, word)}: {text} {word!r}. {nearest(word, there)}"
         if settings.names and not any(s.needs_names for g in groups for s in g if s.settings.names):
             return (
                 f"{_place(group[0], 'names', 'names')}: names are for files without a header, and "
@@ -51,8 +56,16 @@ def _words(table: str, scan: FolderScan) -> Iterable[str]:
         return scan.names
     if table == "classes":
         return scan.labels
+    if table == "names":
+        return {path.name for path in _files(scan)}
     names = {source.name for source in scan.sources}
     return names | scan.places if table == "recordings" else names
+
+
+def _files(scan: FolderScan) -> list[Path]:
+    """Return the paths of the files of a device's recordings."""
+    paths = (path for source in scan.sources for _, path in source.files)
+    return [path for path in paths if isinstance(path, Path)]
 
 
 def _matches(table: str, word: str, scans: Sequence[FolderScan]) -> bool:
@@ -61,6 +74,8 @@ def _matches(table: str, word: str, scans: Sequence[FolderScan]) -> bool:
         return word.lower() in map(str.lower, names) or is_pattern_of(word, names)
     if table == "classes":
         return any(word in scan.labels for scan in scans)
+    if table == "names":
+        return any(is_of_file(word, path) for scan in scans for path in _files(scan))
     return any(
         any(is_named(word, source) for source in scan.sources)
         or (table == "recordings" and any(fnmatch.fnmatch(cell, word) for cell in scan.places))

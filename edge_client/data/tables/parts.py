@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -24,6 +25,7 @@ from edge_client.data.tables.text_form import (
     is_code,
     is_text,
     rows_of,
+    stem_of,
 )
 from wire.arrays.tensors import Array
 from wire.errors import DataError
@@ -68,6 +70,9 @@ class MemoryTable:
 
 TableSource = Path | MemoryTable
 """A table in a file or in memory."""
+ColumnNames = Sequence[str] | Mapping[str, Sequence[str]]
+"""Names of the columns of texts without a header; for kinds of files, by a pattern of their names.
+"""
 
 
 def is_text_file(path: TableSource) -> TypeGuard[Path]:
@@ -78,22 +83,21 @@ def is_text_file(path: TableSource) -> TypeGuard[Path]:
 def is_table(path: Path) -> bool:
     """Return True if a file may be a recording.
 
-    A ``.txt`` or ``.log`` counts only if its first line has several cells and its second a number.
+    A ``.txt``, a ``.log`` or a file without a suffix counts only if its first line has several
+    cells and its second a number.
     """
     name = path.name.lower().removesuffix(".gz")
-    if path.name.startswith(".") or not name.endswith((PARQUET, *TEXTS)):
+    if name.startswith(".") or not ("." not in name or name.endswith((PARQUET, *TEXTS))):
         return False
-    if not name.endswith((".txt", ".log")):
-        return True
-    return has_numbers(path)
+    return name.endswith((PARQUET, ".csv", ".tsv", ".dat")) or has_numbers(path)
 
 
-def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
+def header_of(path: TableSource, names: ColumnNames = ()) -> tuple[str, ...]:
     """Return the names of a table's columns.
 
     Args:
         path: the table.
-        names: names of the columns of a text whose first line has none.
+        names: names of the columns of texts whose first line has none.
 
     Raises:
         DataError: the table cannot be read, has a name twice, or has no names.
@@ -109,22 +113,23 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
         while header and not header[-1] and len(header) > 1:
             header.pop()  # a separator at the end of the line
         return _distinct(path, header)
-    mine = spelled_out(names)
-    names = form.names if form.rate_hz or not mine else mine
-    if len(names) != len(form.first):
-        what = f"{len(names)} names" if names else "names of its columns"
+    mine = spelled_out(_names_of_file(path, names))
+    columns = form.names if form.rate_hz or not mine else mine
+    if len(columns) != len(form.first):
+        what = f"{len(columns)} names" if columns else "names of its columns"
         rows = first_rows(path, 2000)
-        alone = (
-            ""
-            if not names
-            else (
-                f"If other files have {len(names)} cells, choose them by recordings = "
-                f'["PATTERN of their names"], or write a header into this file. If all have '
-                f"{len(form.first)}: "
+        line = f"names = {_names_list(rows, mine)}"
+        alone = ""
+        if isinstance(names, Mapping):
+            line = f"names.{json.dumps(path.name)} = {_names_list(rows, ())}"
+        elif columns:
+            lists = {path.name: _names_list(rows, ()), "*": json.dumps(list(names))}
+            each = ", ".join(f"{json.dumps(key)} = {value}" for key, value in lists.items())
+            alone = (
+                f"If other files have {len(columns)} cells, give names by patterns of the files' "
+                f"names, names = {{{each}}}. If all have {len(form.first)}: "
             )
-        )
-        line = _names_line(rows, mine)
-        if len(form.first) >= WIDE and '"t"' not in line and not names:
+        if len(form.first) >= WIDE and '"t"' not in line and not columns:
             alone = (
                 "If each row is a whole window, make arrays of the rows: shoal.load(x, y, owner) "
                 "with x (n, channels, time). If it is a sample: "
@@ -134,7 +139,20 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
             f"({', '.join(form.first[:6])}{', ...' if len(form.first) > 6 else ''}) in place of "
             f"{what}. {alone}{add_line(line)}"
         )
-    return names
+    return columns
+
+
+def _names_of_file(path: Path, names: ColumnNames) -> Sequence[str]:
+    """Return a user's names of the columns of a file, none if no pattern is of its name."""
+    if not isinstance(names, Mapping):
+        return names
+    return next((each for key, each in names.items() if is_of_file(key, path)), ())
+
+
+def is_of_file(pattern: str, path: Path) -> bool:
+    """Return True if a pattern is one of a file's name, of its stem, or of the end of its path."""
+    ends = ("/".join(path.parts[i:]) for i in range(len(path.parts)))
+    return any(fnmatch(name, pattern) for name in (stem_of(path), *ends))
 
 
 def add_line(line: str) -> str:
@@ -158,6 +176,12 @@ def roles_line(roles: Mapping[str, str]) -> str:
     return f"columns.{words[0]}" if len(words) == 1 else "columns = {" + ", ".join(words) + "}"
 
 
+def class_line(label: str, name: str) -> str:
+    """Return the line of ``shoal.toml`` that gives a label another name, "" for no label."""
+    words = (json.dumps(each, ensure_ascii=False) for each in (label, name))
+    return f"classes = {{{' = '.join(words)}}}"
+
+
 def in_words(names: Collection[str]) -> str:
     """Return names in quotation marks, the first of many and the number of the others."""
     first = [*map(repr, islice(names, SHOWN_NAMES))]
@@ -173,7 +197,7 @@ def labels_line(classes: Mapping[str, str]) -> str:
 
 def parts_of(
     path: TableSource,
-    names: Sequence[str] = (),
+    names: ColumnNames = (),
     columns: Sequence[str] = (),
     optional: Collection[str] = (),
 ) -> Iterator[TablePart]:
@@ -181,7 +205,7 @@ def parts_of(
 
     Args:
         path: the table.
-        names: names of the columns of a text whose first line has none.
+        names: names of the columns of texts whose first line has none.
         columns: names of the columns to read.
         optional: names of the columns whose cells a row may lack at its end.
 
@@ -274,8 +298,8 @@ def read_numbers(column: Array) -> tuple[Array, int | None]:
     return numbers, wrong
 
 
-def _names_line(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
-    """Return the line of ``shoal.toml`` that names columns: a user's words, then guesses.
+def _names_list(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
+    """Return the list in ``shoal.toml`` that names columns: a user's words, then guesses.
 
     The time seldom falls. A person and classes are text, or whole numbers that seldom change.
     """
@@ -308,7 +332,7 @@ def _names_line(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
         shown += [name for name in same if name not in numbered]
         series = f"{numbered[0]}..{numbered[-1]}" if len(numbered) > 3 else ""
         shown += [series] if list(spelled_out([series])) == numbered else numbered
-    return f"names = [{', '.join(json.dumps(name) for name in shown)}]"
+    return json.dumps(shown)
 
 
 def _grows(cells: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ By its values a column is no channel if it tells when or by whom a sample was ta
 which class it has, in place of what a sensor measured:
 
 - it only grows or only falls, but for a few steps (counters, clocks);
-- it is constant in each recording, and differs between recordings;
+- it is constant in each recording, and differs between recordings, or is alike on several devices;
 - each of its few values occurs with one class alone;
 - its few values last for long, as a person's number does in a table of several persons.
 
@@ -29,6 +29,8 @@ SHORTEST = 128
 or a class's."""
 MOST_CELLS = 4096
 """Maximum number of persons, or classes, whom a column may name."""
+ONE_VALUE = "it has one value in all recordings"
+"""Reason of a column that says nothing."""
 MOST_VALUES = 64
 """Maximum number of values of a column that may each stand for a class."""
 
@@ -122,8 +124,17 @@ class ColumnFacts:
             self.varies = True
 
 
+def constant(devices: Sequence[ColumnFacts]) -> set[float]:
+    """Return the values of a column that is constant in each recording, none if it varies."""
+    constants = set[float]().union(*(facts.constants for facts in devices))
+    return set() if any(facts.varies for facts in devices) else constants
+
+
 def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
-    """Return the reason why a column is no channel by its values on all devices, or ""."""
+    """Return the reason why a column is no channel by its values on all devices, or "".
+
+    One value everywhere is a reason on several devices alone: a sensor of one may stand still.
+    """
     values = sum(facts.values for facts in devices)
     if not values:
         return "no numbers" if any(facts.wrong for facts in devices) else "empty"
@@ -134,9 +145,10 @@ def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
         way = "grows" if up > down else "falls"
         what = f"it only {way}" if not min(up, down) else f"it {way} and then begins anew"
         return f"{what}, as a clock or a counter does"
-    constants = set().union(*(facts.constants for facts in devices))
-    if len(constants) > 1 and not any(facts.varies for facts in devices):
-        return "it is constant in each recording"
+    if one := constant(devices):
+        return (
+            "it is constant in each recording" if len(one) > 1 else ONE_VALUE * (len(devices) > 1)
+        )
     if sum(facts.labelled for facts in devices) < FEWEST:
         return ""
     maps = [facts.classes for facts in devices if len(facts.ranges) > 1]

@@ -16,8 +16,8 @@ from host.files import file_error
 from wire.errors import ConfigError
 
 SETTINGS = "shoal.toml"
-TABLES = "columns", "labels", "classes"
-"""Settings of ``shoal.toml`` that are tables."""
+TABLES = "columns", "labels", "classes", "names"
+"""Settings of ``shoal.toml`` that may be tables."""
 UNIT_NAMES = "s", "ms", "us", "ns"
 SHOWN = 20
 """Maximum number of names in an error."""
@@ -28,8 +28,9 @@ class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     columns: dict[str, RoleName] = {}
     """Roles of columns by name, or by a pattern of names such as ``acc_*``."""
-    names: tuple[str, ...] = ()
-    """Names of the columns of text files without a header."""
+    names: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
+    """Names of the columns of text files without a header; by a pattern of the files' names if
+    these have other columns."""
     recordings: tuple[str, ...] = ()
     """Patterns of the names of recordings, or of the cells that divide them, to read; all if ()."""
     labels: dict[str, str] = {}
