@@ -1,4 +1,4 @@
-# make demo | test | test-all | check | docs | native | bench | chaos | papers | peers | gpu
+# make demo | test | test-all | check | docs | native | bench | chaos | papers | peers | gpu | board
 # Each target creates .venv and installs the pinned versions of what it needs, if missing. `make setup` installs everything.
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test test-all slow check docs native bench chaos papers peers gpu tools dist sbom clean
+.PHONY: setup demo test test-all slow check docs native bench chaos papers peers gpu board tools dist sbom clean
 
 setup: $(VENV)/.dev
 
@@ -91,12 +91,16 @@ gpu: setup deploy/.debian
 	$(PYTEST) -m '' tests/simulation/test_batched.py tests/algorithms/test_stack.py
 	$(BIN)/python -m benchmarks.gpu
 
+# Test a board with an ARM processor, emulated: it enrols, trains beside a device of this machine, loses its power and predicts.
+board: setup deploy/.debian
+	$(BIN)/pytest -m '' tests/end_to_end/test_arm64.py $(ARGS)
+
 # Install the Debian packages that tests use, if missing and permitted: the Mosquitto broker; PostgreSQL; the browser Chromium;
-# Java, JUnit, BouncyCastle, npm (for the Kotlin compiler), a C++ compiler and Android's tools for the phone client. A test whose
-# package is missing is skipped and names the package.
+# Java, JUnit, BouncyCastle, npm (for the Kotlin compiler), a C++ compiler and Android's tools for the phone client; the emulator of
+# boards. A test whose package is missing is skipped and names the package.
 .PHONY: deploy/.debian
 deploy/.debian:
-	@deploy/install-debian mosquitto nats-server postgresql c++=g++ chromium junit5 libbcprov-java javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
+	@deploy/install-debian mosquitto nats-server postgresql c++=g++ chromium junit5 libbcprov-java javac=default-jdk-headless npm=npm aapt dexdump android-framework-res mmdebstrap qemu-aarch64-static=qemu-user-static
 
 clean:
 	rm -rf $(VENV) .tools build dist android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
