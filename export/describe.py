@@ -3,6 +3,7 @@
 Nothing is exported here, so simulations use it, too.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ DRAWN = "Random numbers must be inputs that its `random` names (docs/tutorial.md
 """End of the error text for a graph that draws random numbers."""
 DEPENDS_ON_BATCH = "The model's computation depends on the number of examples in a batch"
 USE_SHAPE = "Use x.shape[0] for that number, not len(x)."
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+LONGEST_NAME = 64
 NO_FILE = "none"
 """File name of a graph that is described only. A simulation runs the objective's functions."""
 
@@ -187,8 +190,9 @@ def manifest_of(
     classes: tuple[str, ...],
     window: Window,
 ) -> Manifest:
+    """Return the manifest of an objective. What a bundle's name may not have becomes a hyphen."""
     return Manifest(
-        name=name,
+        name=_NOT_IN_NAMES.sub("-", name)[:LONGEST_NAME],
         version=bundle_version,
         algorithm=objective.name,
         created_by=created_by,

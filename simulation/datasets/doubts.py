@@ -12,6 +12,7 @@ from edge_client.data.array_store import blocks
 from edge_client.data.labels import has_classes
 from edge_client.data.tables.parts import add_line, class_line, labels_line
 from edge_client.data.tables.roles import ACTIVITY, is_activity
+from simulation.datasets.owners import PERSON_LINE
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.arrays.tensors import Array
 from wire.tasks import NO_LABEL
@@ -34,6 +35,7 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
     warnings = [f"data {data.name}: {remark}" for remark in remarks_of(data)]
     if of_classes:
         warnings += [alike_classes(data), one_class(some), one_part(some), no_label(data)]
+        warnings += [class_for_each(data), no_labelled_window(data)]
     return [text for text in (*warnings, no_steps(some), other_units(some)) if text]
 
 
@@ -131,6 +133,34 @@ def alike_classes(data: FleetData) -> str:
                 f"one: {add_line(class_line(name, other))}"
             )
     return ""
+
+
+def class_for_each(data: FleetData) -> str:
+    """Return a warning if each device has one class alone, and mostly another than others."""
+    if data.reading is None or not has_classes(data.sample()[1]) or len(data.classes) < 2:
+        return ""
+    classes = {d: {*w.train_y.tolist(), *w.test_y.tolist()} for d, w in data.devices.items()}
+    if any(len(each) != 1 for each in classes.values()) or len(classes) < 2:
+        return ""
+    named = [f"{d} has {data.classes[next(iter(numbers))]}" for d, numbers in classes.items()]
+    shown = ", ".join(named[:SHOWN])
+    return (
+        f"data {data.name}: each device has one class alone ({shown}). If folders or files are "
+        "classes and not devices, put a column of persons into the recordings, or say where the "
+        f"person is in their names: {add_line(PERSON_LINE)}"
+    )
+
+
+def no_labelled_window(data: FleetData) -> str:
+    """Return a warning if there are classes, and no window has one, else ""."""
+    if data.reading is None or not data.classes:
+        return ""
+    if any(w.num_train + w.num_test for w in data.devices.values()):
+        return ""
+    return (
+        f"data {data.name}: no window has one of the classes {', '.join(data.classes[:SHOWN])}. "
+        "Labels from a file beside the samples need times by the clock of the samples"
+    )
 
 
 def no_steps(data: FleetData) -> str:

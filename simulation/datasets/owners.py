@@ -11,7 +11,8 @@ from edge_client.data.recordings.folders import PERSON_NAME, person_in
 from edge_client.data.recordings.scanning import FolderScan, SharedSamples
 from edge_client.data.tables.parts import add_line, labels_line, role_line
 from edge_client.data.tables.roles import LEFT_OUT, PERSON, is_activity
-from wire.errors import DataError
+from edge_client.data.tables.words import SETTINGS
+from wire.errors import ConfigError, DataError
 
 DATE = re.compile(r"(?<!\d)(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d|(?<!\d)1[4-9]\d{8}(?!\d)")
 """Date, or seconds since 1970, in the name of a recording."""
@@ -26,6 +27,10 @@ _CODES = re.compile(r"(?:[^\W\d_]+\d+[\W_]*){2,}")
 """Name of a file of codes alone, such as S01R02 or a1_s2_t3."""
 _PERSON_CODES = "participant", "subject", "person", "user", "subj", "sub", "p", "u", "s"
 """Letters of the code that is a person's, the preferred ones first."""
+PERSON_LINE = 'person = "*_{person}_*"'
+"""Line of ``shoal.toml`` that says where the person is in the names of recordings."""
+PERSON_PLACE = "{person}"
+"""Text in a user's pattern that stands for the person."""
 _ID = re.compile(r"[a-z]{0,4}\d{2,5}(?=[\W_].*[^\W\d])", re.IGNORECASE)
 """Likely person with whom the name of a file in a folder with a number begins."""
 _NUMBERED = re.compile(r"\d+[ ._-]*[^\W\d_]{2}")
@@ -61,7 +66,14 @@ def by_owner(path: Path, scans: Mapping[str, FolderScan]) -> Owners:
     persons = sorted(set().union(*(device.persons for device in scans.values())))
     first = next(iter(scans.values()))
     columns = {n: c for d in scans.values() for n, c in d.columns.items() if c.role == PERSON}
-    names = _Names({}, "", {}) if len(persons) > 1 else _by_names(path, scans)
+    by_pattern = _by_pattern(path, scans)
+    names = (
+        by_pattern
+        if by_pattern.persons
+        else _Names({}, "", {})
+        if len(persons) > 1
+        else _by_names(path, scans)
+    )
     if len(persons) < 2 and not names.persons:
         return Owners(dict(scans), {}, [names.remark] if names.remark else [], {})
     if any((d.settings, d.listed) != (first.settings, first.listed) for d in scans.values()):
@@ -102,6 +114,37 @@ def by_owner(path: Path, scans: Mapping[str, FolderScan]) -> Owners:
     rates_of = {p: [r for key, rates in tracks if key[0] == p for r in rates] for p in persons}
     owners = {p: replace(shared, persons={p}, rates=rates_of[p] or shared.rates) for p in persons}
     return Owners(owners, reasons, [], {})
+
+
+def _by_pattern(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
+    """Return the persons that a user's pattern finds in the names of recordings.
+
+    Raises:
+        ConfigError: the pattern has no place for the person, or a name does not fit it.
+    """
+    first = next(iter(scans.values()))
+    pattern = first.settings.person
+    if not pattern:
+        return _Names({}, "", {})
+    if pattern.count(PERSON_PLACE) != 1:
+        raise ConfigError(
+            f"person must be a pattern with one {PERSON_PLACE}, such as *_{PERSON_PLACE}_*, got "
+            f"{pattern!r}. Correct the line in {SETTINGS}."
+        )
+    before, after = (re.escape(part).replace(r"\*", ".*?") for part in pattern.split(PERSON_PLACE))
+    fitting = re.compile(rf"(?:.*/)?{before}([^/]+?){after}")
+    persons = dict[tuple[str, str], str]()
+    for folder, device in scans.items():
+        for source in device.sources:
+            name = source.name if device.folder == path else f"{folder}/{source.name}"
+            match = fitting.fullmatch(name)
+            if match is None:
+                raise ConfigError(
+                    f"person: the name {name!r} of a recording does not fit {pattern!r}. Correct "
+                    f"the line in {SETTINGS}, or leave the recording out."
+                )
+            persons[folder, source.name] = match[1]
+    return _Names(persons, _remark(persons.values()), {})
 
 
 def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:

@@ -96,7 +96,7 @@ def test_every_window_has_the_class_of_each_step_or_no_label(
             "ax,label.a,label.a",
             "1,0,0",
             0,
-            "its header has 'label.a' twice; give each column a name of its own",
+            "its header has 'label.a' twice. Give each column a name of its own",
         ),
         ("ax,target.", "1,0", 0, "must have different names after the point, got target."),
         ("ax,label.a", "1,2", 0, "line 2: label.a must be 0 or 1, or empty, got '2'"),

@@ -250,3 +250,193 @@ class TestFilesOfSeveralKinds:
         fleet = shoal.load(tmp_path)
         assert fleet.classes == ("1", "2")
         assert all(w.num_train for w in fleet.devices.values())
+
+
+class TestPersonOfNames:
+    """A user's pattern of names in which the person stands."""
+
+    @pytest.mark.parametrize(
+        ("names", "pattern", "persons"),
+        [
+            (("WAL_1_1", "JOG_1_2", "WAL_2_1"), "*_{person}_*", ["1", "2"]),
+            (("D01_SA01_R01", "D02_SA01_R01", "D01_SA02_R01"), "*_{person}_*", ["SA01", "SA02"]),
+            (("v2_walking_01_03", "v2_sitting_01_04"), "v2_*_{person}_*", ["01"]),
+            (("x-ann", "y-ann", "x-bob"), "*-{person}", ["ann", "bob"]),
+            (("p01-left", "p01-right"), "{person}", ["p01-left", "p01-right"]),
+        ],
+    )
+    def test_it_says_whose_device_has_a_recording(
+        self, tmp_path: Path, names: tuple[str, ...], pattern: str, persons: list[str]
+    ) -> None:
+        for name in names:
+            two_classes(tmp_path / f"{name}.csv")
+        (tmp_path / "shoal.toml").write_text(f'person = "{pattern}"\n')
+        assert list(shoal.load(tmp_path).devices) == persons
+
+    def test_folders_may_be_in_it(self, tmp_path: Path) -> None:
+        for session in ("session1", "session2"):
+            for person in ("s1", "s2"):
+                two_classes(tmp_path / session / f"{person}.csv")
+        (tmp_path / "shoal.toml").write_text('person = "*/{person}"\n')
+        assert list(shoal.load(tmp_path).devices) == ["s1", "s2"]
+
+    @pytest.mark.parametrize(
+        ("pattern", "error"),
+        [
+            ("*_s1", "must be a pattern with one {person}"),
+            ("{person}_{person}", "must be a pattern with one {person}"),
+            ("{person}_*", "the name 'b' of a recording does not fit"),
+        ],
+    )
+    def test_what_it_cannot_say_is_one_error(
+        self, tmp_path: Path, pattern: str, error: str
+    ) -> None:
+        for name in ("a_1", "b"):
+            two_classes(tmp_path / f"{name}.csv")
+        (tmp_path / "shoal.toml").write_text(f'person = "{pattern}"\n')
+        with pytest.raises(ShoalError, match=error):
+            shoal.load(tmp_path)
+
+    def test_devices_of_one_class_each_are_said(self, tmp_path: Path) -> None:
+        for name in ("WAL", "JOG", "STD"):
+            put(tmp_path / name / f"{name}_1_1.csv", ["t,x,y,label", *rows(name)])
+        text = described(shoal.load(tmp_path))
+        assert "each device has one class alone (JOG has JOG, STD has STD, WAL has WAL)" in text
+
+
+class TestSensorsOfADevice:
+    @pytest.mark.parametrize(
+        "names",
+        [
+            ("acc", "mag"),
+            ("walk_acc", "walk_resp"),
+            ("ecg", "emg"),
+            ("a_acc_50.0Hz", "a_gyr_100.0Hz"),
+        ],
+    )
+    def test_names_of_sensors_join_files(self, tmp_path: Path, names: tuple[str, str]) -> None:
+        for name in names:
+            put(tmp_path / "p" / f"{name}.csv", ["t,x,y,label", *rows()])
+        fleet = shoal.load(tmp_path)
+        assert len(fleet.window.channels) == 4
+        assert sum(w.num_train + w.num_test for w in fleet.devices.values()) == 5
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            ("1_acc", "2_gyro"),
+            ("acc_1700000000", "gyr_1700000003"),
+            ("s1-acc-v1", "s1-gyro-v2"),
+        ],
+    )
+    def test_files_of_sensors_with_other_names_are_said(
+        self, tmp_path: Path, names: tuple[str, str]
+    ) -> None:
+        for name in names:
+            put(tmp_path / "p" / f"{name}.csv", ["t,x,y,label", *rows()])
+        assert "are named by other sensors, and have the same channels" in described(
+            shoal.load(tmp_path)
+        )
+
+    def test_one_of_the_files_of_a_recording_is_chosen(self, tmp_path: Path) -> None:
+        for name in ("acc", "gyro"):
+            put(tmp_path / "p" / f"{name}.csv", ["t,x,y,label", *rows()])
+        (tmp_path / "shoal.toml").write_text('recordings = ["*acc*"]\n')
+        assert shoal.load(tmp_path).window.channels == ("acc.x", "acc.y")
+
+
+class TestUnits:
+    def put(self, folder: Path, name: str, step: float) -> None:
+        lines = [f"{i * step:.9g},{x},{y},walk" for i, (x, y) in enumerate(values(900, 2))]
+        put(folder / "a" / "r.csv", [f"{name},x,y,label", *lines])
+
+    @pytest.mark.parametrize(
+        ("name", "step"),
+        [
+            ("Time (min)", 1 / 3000),
+            ("time [h]", 1 / 180_000),
+            ("t (d)", 1 / 4_320_000),
+            ("microsecond", 20_000),
+            ("t_usec", 20_000),
+        ],
+    )
+    def test_the_unit_in_a_name_counts(self, tmp_path: Path, name: str, step: float) -> None:
+        self.put(tmp_path, name, step)
+        (tmp_path / "shoal.toml").write_text(f'columns."{name}" = "time"\n')
+        assert shoal.load(tmp_path).window.rate_hz == pytest.approx(50, rel=0.01)
+
+    def test_impossible_rates_ask_for_the_unit(self, tmp_path: Path) -> None:
+        self.put(tmp_path, "timestamp", 1 / 4_320_000)
+        with pytest.raises(ShoalError, match=r"4.32e\+06 samples a second. Say their unit"):
+            shoal.load(tmp_path)
+        assert suggested(tmp_path) == 'time_unit = "d"'
+        assert shoal.load(tmp_path).window.rate_hz == pytest.approx(50, rel=0.01)
+
+    @pytest.mark.parametrize(("step", "unit"), [(0.02, "s"), (20, "ms"), (20_000, "us")])
+    def test_a_unit_by_values_is_in_the_account(
+        self, tmp_path: Path, step: float, unit: str
+    ) -> None:
+        self.put(tmp_path, "t", step)
+        assert f"in {unit}, by its values" in described(shoal.load(tmp_path))
+
+    def test_an_unknown_unit_is_one_error(self, tmp_path: Path) -> None:
+        self.put(tmp_path, "t", 1)
+        (tmp_path / "shoal.toml").write_text('time_unit = "weeks"\n')
+        with pytest.raises(
+            ShoalError, match=r"line 1: time_unit must be one of s, ms, us, ns, min"
+        ):
+            shoal.load(tmp_path)
+
+
+@pytest.mark.parametrize(("mark", "separator"), [(".", ";"), (",", ";"), (".", ","), (",", "\t")])
+def test_marks_of_thousands_are_refused(tmp_path: Path, mark: str, separator: str) -> None:
+    def marked(value: int) -> str:
+        return str(value) if abs(value) < 1000 else f"{value // 1000}{mark}{value % 1000:03}"
+
+    z = [800 + (i * 37) % 400 for i in range(600)]
+    lines = [separator.join([str(i * 20), str(i % 90), marked(v), "walk"]) for i, v in enumerate(z)]
+    put(tmp_path / "a" / "r.csv", [separator.join(["t", "x", "z", "label"]), *lines])
+    with pytest.raises(ShoalError, match=r"column z: .* may be a number with a mark of thousands"):
+        shoal.load(tmp_path)
+
+
+@pytest.mark.parametrize("comment", ["# a", "// a", "% a, b"])
+def test_lines_of_comments_before_a_table_are_skipped(tmp_path: Path, comment: str) -> None:
+    put(tmp_path / "a" / "r.csv", [comment, comment, "t,x,y,label", *rows()])
+    assert shoal.load(tmp_path).window.channels == ("x", "y")
+
+
+def test_a_header_with_a_name_twice_gets_names(tmp_path: Path) -> None:
+    lines = [f"{i / 50},{','.join(c)},walk" for i, c in enumerate(values(600, 4))]
+    put(tmp_path / "a" / "r.csv", ["t,x,y,x,y,label", *lines])
+    assert suggested(tmp_path) == 'names = ["t", "x_1", "y_1", "x_2", "y_2", "label"]'
+    assert shoal.load(tmp_path).window.channels == ("x_1", "y_1", "x_2", "y_2")
+
+
+@pytest.mark.parametrize("header", ["user_id,device_id", "device_id,subject", "deviceid,person"])
+def test_a_device_beside_a_person_divides_recordings(tmp_path: Path, header: str) -> None:
+    persons = header.split(",")
+    lines = []
+    for number in (1, 2):
+        cells = [f"u{number}" if name.startswith(("u", "s", "p")) else "7" for name in persons]
+        lines += [f"{','.join(cells)},{line}" for line in [*rows(), *rows("sit", begin=COUNT)]]
+    put(tmp_path / "all.csv", [f"{header},t,x,y,label", *lines])
+    assert list(shoal.load(tmp_path).devices) == ["u1", "u2"]
+
+
+@pytest.mark.parametrize("name", ["my data", "Müll", "a" * 80, "x (copy)"])
+def test_a_folder_of_any_name_is_simulated(tmp_path: Path, name: str) -> None:
+    for device in ("a", "b"):
+        two_classes(tmp_path / name / device / "r.csv")
+    result = shoal.simulate(tmp_path / name, rounds=1, algorithm="fedavg", exportable="off")
+    assert result.accuracy.mean is not None
+
+
+@pytest.mark.parametrize("name", ["sensor", "Sensor Type", "data_type"])
+def test_rows_of_several_sensors_are_refused(tmp_path: Path, name: str) -> None:
+    lines = [f"{'acc' if i % 2 else 'gyr'},{line}" for i, line in enumerate(rows())]
+    put(tmp_path / "a" / "r.csv", [f"{name},t,x,y,label", *lines])
+    with pytest.raises(
+        ShoalError, match=r"is likely the sensor of the row\. Write the rows of each"
+    ):
+        shoal.load(tmp_path)

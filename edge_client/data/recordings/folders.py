@@ -16,6 +16,7 @@ from edge_client.data.tables.parts import (
     ColumnNames,
     TableSource,
     header_of,
+    is_of_file,
     is_table,
     is_text_file,
     parts_of,
@@ -59,8 +60,8 @@ BESIDE = re.compile(
 )
 """Names of files that programs write beside those of sensors, without regular samples."""
 SENSORS = re.compile(
-    r"(?:(?:linear|total|raw|absolute|watch|wrist|phone)[ _-]?)*(?:heart[ _-]?rate|(?<![a-z])"
-    r"(?:hr|bvp|ppg|eda|gsr|ecg|emg|temp|pulse|spo2)(?![a-z])|[a-z]*(?:acc|gyr|magnet|gravity|"
+    r"(?:(?:linear|lin|total|raw|absolute|watch|wrist|phone)[ _-]?)*(?:heart[ _-]?rate|(?<![a-z])"
+    r"(?:hr|bvp|ppg|eda|gsr|ecg|emg|temp|pulse|spo2|resp|mag)(?![a-z])|[a-z]*(?:acc|gyr|magnet|gravity|"
     r"orient|barom|pressure|heart|light|rotation|acceleration|temperature|humidity)[a-z]*)",
     re.IGNORECASE,
 )
@@ -73,12 +74,16 @@ PERSON_NAME = re.compile(
 )
 """Name of a file, or of a folder, of one person."""
 POSITIONS = re.compile(
-    r"(left|right|upper|lower|l|r)?(chest|forearm|head|shin|thigh|arm|upperarm|waist|wrist|ankle|"
+    r"left|right|(left|right|upper|lower|l|r)?(chest|forearm|head|shin|thigh|arm|upperarm|waist|wrist|ankle|"
     r"pocket|hip|hand|back|leg|belt|foot|neck|shank|torso|pelvis|sternum|phones?|watch)"
     r"(left|right|l|r)?",
     re.IGNORECASE,
 )
 """Places on a body, and kinds of devices, in the names of recordings."""
+
+
+RATE = re.compile(r"\d+(\.\d+)?[ _-]?hz", re.IGNORECASE)
+"""Rate in the name of a sensor's file."""
 
 
 class RecordingFiles(NamedTuple):
@@ -203,7 +208,7 @@ def grouped(paths: Sequence[Path], folder: Path, settings: FolderSettings) -> li
         parts = [*path.relative_to(folder).parts[:-1], stem_of(path)]
         matches = [SENSORS.search(part) for part in parts]
         rest = "/".join(
-            part if match is None else part.replace(match[0], "", 1)
+            part if match is None else RATE.sub("", part.replace(match[0], "", 1))
             for part, match in zip(parts, matches, strict=True)
         )
         sensor = next(filter(None, map(sensor_in, reversed(parts))), "")
@@ -225,6 +230,7 @@ def grouped(paths: Sequence[Path], folder: Path, settings: FolderSettings) -> li
             if is_chosen(settings.recordings, source)
             or has_labels_alone(source.files[0][1], settings.names)
         ]
+    sources = [_chosen_files(source, settings) for source in sources]
     sources = _of_persons(_with_labels(sources, settings.names), called)
     with_sensors = {
         path.parent
@@ -248,6 +254,16 @@ def grouped(paths: Sequence[Path], folder: Path, settings: FolderSettings) -> li
         return sorted(sources)
     beside = tuple(sorted(set(others.values())))
     return sorted(s._replace(beside=beside) for s in sources if s.name not in others)
+
+
+def _chosen_files(source: RecordingFiles, settings: FolderSettings) -> RecordingFiles:
+    """Return a recording with the files of sensors that a user chooses by name, all if none is."""
+    patterns = settings.recordings
+    alone = source._replace(files=())
+    if len(source.files) == 1 or any(is_named(pattern, alone) for pattern in patterns):
+        return source
+    files = [f for f in source.files if any(is_of_file(p, Path(str(f[1]))) for p in patterns)]
+    return source._replace(files=tuple(files) or source.files)
 
 
 def roles_in(
@@ -336,7 +352,7 @@ def _of_persons(sources: list[RecordingFiles], called: str) -> list[RecordingFil
     for path in paths:
         if not is_text_file(path) or not form_of(path).has_header:
             return sources
-        columns = roles_in(path, header_of(path), {}, ())[0].values()
+        columns = roles_in(path, form_of(path).first, {}, ())[0].values()
         mine = {column.name.lower() for column in columns if column.role == CHANNEL}
         if not {TIME, PERSON, CHANNEL} <= {c.role for c in columns} or mine & channels:
             return sources
@@ -353,7 +369,7 @@ def _persons_of_intervals(path: Path) -> str:
     """Return the column that names the persons of intervals with labels, "" if they name none."""
     if not is_text_file(path) or not form_of(path).has_header:
         return ""
-    header = header_of(path)
+    header = form_of(path).first
     names = [name for name in header if plain(name) in PERSONS]
     rest = [name for name in header if name not in names]
     return names[0] if len(names) == 1 and intervals_in(rest) else ""
@@ -363,7 +379,9 @@ def has_labels_alone(path: TableSource, names: ColumnNames = ()) -> bool:
     """Return True if a text has a time and classes, and no measurement."""
     if not is_text_file(path) or not (form_of(path).has_header or isinstance(names, Mapping)):
         return False
-    columns = by_name(header_of(path, names), {})[0].values()
+    form = form_of(path)
+    header = form.first if form.has_header else header_of(path, names)
+    columns = by_name(header, {})[0].values()
     classes = [c for c in columns if c.role == LABEL and not c.name.startswith((NAMED, TARGET))]
     roles = {column.role for column in columns}
     return bool(classes) and TIME in roles and CHANNEL not in roles
@@ -373,7 +391,7 @@ def _has_samples(path: Path) -> bool:
     """Return False if a text is empty, or no channel of one with a header has a number at first."""
     if not is_text_file(path) or not form_of(path).has_header:
         return True
-    header, rows = header_of(path), first_rows(path)
+    header, rows = form_of(path).first, first_rows(path)
     channels = [i for i, role in enumerate(by_name(header, {})[0].values()) if role.role == CHANNEL]
     if not header:
         return False

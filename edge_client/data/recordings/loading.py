@@ -229,7 +229,8 @@ def _too_short(device: FolderScan, runs: Sequence[int], length: int) -> str:
         f"the longest run without a gap has {ordered[0]}"
     )
     if fits < FEWEST_SAMPLES:
-        return f"{text}. Record for longer."
+        roles = ", ".join(f"{name!r} is {c.role}" for name, c in device.columns.items())
+        return f"{text}. Record for longer, or correct the roles of the columns: {roles}."
     if not isinstance(device.sources[0].files[0][1], Path):
         return f"{text}. Load with length={fits}"
     way = f"Leave --window (in Python length) out, or give {fits}."

@@ -57,6 +57,10 @@ from wire.errors import DataError
 
 FEWEST_FEATURES = 12
 """Minimum number of channels from which rows may be whole windows."""
+SENSOR_COLUMNS = frozenset(
+    ("sensor", "sensor_name", "sensor_type", "sensortype", "sensorname", "data_type", "datatype")
+)
+"""Names of a column that says the sensor of each row."""
 NO_ACTIVITY = frozenset(
     (
         *("0", "other", "others", "unknown", "undefined", "unlabeled", "unlabelled", "transition"),
@@ -154,6 +158,13 @@ def read_reading(
         if role.role == CHANNEL and role.reason == "":
             reason = reason_by_values(facts)
             values = set[str]() if sensor_in(name) else lasting(facts)
+            if wrong and plain(name) in SENSOR_COLUMNS:
+                raise DataError(
+                    f"{wrong[0]}, column {name}: {wrong[1]!r} is likely the sensor of the row. "
+                    "Write the rows of each sensor to a file of its own, as walk_acc.csv and "
+                    "walk_gyr.csv. If all rows are of one sensor: "
+                    + add_line(role_line(LEFT_OUT, name))
+                )
             if wrong and 2 * sum(map(is_text, values)) > len(values):
                 reason = "not all of its cells are numbers" if reason != "no numbers" else reason
             elif wrong and (reason != "no numbers" or THOUSANDS.fullmatch(wrong[1])):
@@ -185,7 +196,9 @@ def read_reading(
                     f"channel {name!r} alone tells the classes apart. If it is no measurement: "
                     + add_line(role_line(LEFT_OUT, name))
                 )
-        columns.append(ColumnRole(name, role.role, role.reason, role.unit))
+        units = {scan.time_units[name] for scan in scans.values() if name in scan.time_units}
+        by_values = f"in {' or '.join(sorted(units))}, by its values" if units else ""
+        columns.append(ColumnRole(name, role.role, role.reason or by_values, role.unit))
     if not any(column.role == CHANNEL for column in columns):
         what = "; ".join(f"{c.name!r}: {c.reason or c.role}" for c in columns)
         usable = [
@@ -277,6 +290,7 @@ def read_reading(
             f"take each row as a window of {count} channels and one sample: "
             + add_line("window = 1")
         )
+    remarks += [text for scan in scans.values() if (text := _sensors_apart(scan))][:1]
     all_rates = rates | of_tracks
     others = [d for d, rate in all_rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
     if others:
@@ -294,6 +308,20 @@ def read_reading(
     recordings = tuple(dict.fromkeys(s.name for scan in scans.values() for s in scan.sources))
     return DataReading(
         tuple(columns), wanted, tuple(remarks), rates, {}, recordings, first.settings, labels_hold
+    )
+
+
+def _sensors_apart(scan: FolderScan) -> str:
+    """Return a remark if recordings with the same channels are named by other sensors, else ""."""
+    names = {sensor_in(s.name).lower(): s.name for s in scan.sources if len(s.files) == 1}
+    if len(names) < 2 or "" in names or scan.settings.recordings:
+        return ""
+    first, second = list(names.values())[:2]
+    return (
+        f"{first} and {second} are named by other sensors, and have the same channels, so one is "
+        "taken for samples at another time. If they are sensors of one recording, name the files "
+        "alike but for the sensor, as walk_acc.csv and walk_gyr.csv. To take one: "
+        + add_line(f"recordings = [{json.dumps(first, ensure_ascii=False)}]")
     )
 
 

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,11 @@ from edge_client.data.recordings.folders import (
 )
 from edge_client.data.tables.clock import (
     FIRST,
+    LONG_UNITS,
     UNITS,
     days_first,
     in_seconds,
+    named_unit,
     rate_of,
     read_times,
     unit_of_time,
@@ -56,9 +59,17 @@ from edge_client.data.tables.roles import (
     plain,
     spelled,
 )
-from edge_client.data.tables.text_form import NUMERAL, SINCE_1970, first_rows, form_of
+from edge_client.data.tables.text_form import (
+    LARGEST_RATE_HZ,
+    NUMERAL,
+    SINCE_1970,
+    THOUSANDS,
+    first_rows,
+    form_of,
+    is_number,
+)
 from edge_client.data.tables.values import ColumnFacts
-from edge_client.data.tables.words import FolderSettings, role_by_pattern
+from edge_client.data.tables.words import UNIT_NAMES, FolderSettings, role_by_pattern
 from wire.arrays.tensors import Array
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
@@ -67,6 +78,12 @@ LARGEST = float(np.finfo(np.float32).max)
 LARGEST_WHOLE = 1e15
 """Number from which floats are not exact."""
 LARGEST_CLASS = 65_535
+UNIT_LINE = 'time_unit = "d"'
+"""Line of ``shoal.toml`` for times whose values say another unit than they have."""
+FIRST_CELLS = 2000
+"""Number of cells that say if marks are of thousands."""
+FEWEST_CELLS = 10
+"""Minimum number of them with a mark, and without one."""
 FEWEST_TIMES = 50
 """Number of rows whose times say the unit of the files of a recording."""
 
@@ -131,6 +148,8 @@ class FolderScan:
     """Unit of the times of each recording, see `common_unit`."""
     changes: dict[int, int] = field(default_factory=dict)
     """Number of changes from one class to another, by the number of either class."""
+    time_units: dict[str, str] = field(default_factory=dict)
+    """Unit of each column of times of which the values alone say it."""
     label_steps: set[bool] = field(default_factory=set)
     """True if some row after one with a label has one too, False if some has none."""
     date_order: dict[str, bool] = field(default_factory=dict)
@@ -373,7 +392,8 @@ def _scan_file(
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
     device.names |= {*roles, *(full_name(sensor, name) for name in roles)}
     if is_text_file(path):
-        device.needs_names |= not form_of(path).has_header
+        form = form_of(path)
+        device.needs_names |= not form.has_header or len({*form.first}) < len(form.first)
     for part in parts_of(path, device.settings.names, (), others):
         count += len(part.lines)
         codes = None
@@ -407,6 +427,12 @@ def _scan_file(
                 continue
             facts = device.facts.setdefault(full[name], ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
+            if not facts.count and (marked := marked_thousands(part.columns[name])):
+                raise DataError(
+                    f"{path}, column {name}: {marked!r} may be a number with a mark of thousands, "
+                    "because each mark is before three digits and no other number is above 999. "
+                    "Write the numbers without these marks."
+                )
             if wrong is not None and facts.wrong is None:
                 text = str(part.columns[name][wrong])
                 facts.wrong = at_row(path, part.lines[wrong]), text
@@ -442,6 +468,14 @@ def _scan_file(
                 if not source.files[1:]:  # slower sensors are filled in
                     device.of_tracks.setdefault(cells, []).append(rates[-1])
         rate = usual_rate(rates) if dividers else rate_of(t) if has_rate else 0.0
+        if rate > LARGEST_RATE_HZ:
+            raise DataError(
+                f"{path}: the times of column {time!r} would be {rate:.3g} samples a second. Say "
+                f"their unit: one of {', '.join(UNIT_NAMES)}. {add_line(UNIT_LINE)}"
+            )
+        if has_rate and not (are_dates or device.units[-1] or named_unit(time)):
+            unit = next(name for name, seconds in UNITS.items() if seconds == factor)
+            device.time_units[full[time]] = unit
         device.rates.append((rate, count))
     else:
         if source.files[1:] and not (device.settings.rate and _has_no_time(device, source)):
@@ -450,6 +484,20 @@ def _scan_file(
                 f"their time, and no column is one. {_time_line(device, source, sensor, roles)}"
             )
         device.rates.append((0.0, count))
+
+
+def marked_thousands(column: Array) -> str:
+    """Return the first cell of a column of texts whose points or commas mark thousands, or "".
+
+    They do if each is before three digits, and all other numbers are whole and below 1000.
+    """
+    if column.dtype.kind != "U":
+        return ""
+    cells = [cell for text in column[:FIRST_CELLS].tolist() if is_number(cell := text.strip())]
+    marked = [cell for cell in cells if THOUSANDS.fullmatch(cell) and not re.match("[+-]?0", cell)]
+    whole = [cell for cell in cells if re.fullmatch(r"[+-]?\d{1,3}", cell)]
+    are_all = len(marked) + len(whole) == len(cells)
+    return marked[0] if are_all and min(len(marked), len(whole)) >= FEWEST_CELLS else ""
 
 
 def are_intervals(path: TableSource) -> bool:
@@ -662,4 +710,4 @@ def seconds_per_unit(
     if are_dates:
         return 1.0
     unit = unit_of_time(name, finite, unit)
-    return UNITS[unit] if unit else 0.0
+    return (UNITS | LONG_UNITS)[unit] if unit else 0.0

@@ -19,12 +19,20 @@ from edge_client.data.tables.text_form import SINCE_1970
 from wire.arrays.tensors import Array
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+LONG_UNITS = {"min": 60.0, "h": 3600.0, "d": 86_400.0}
+"""Seconds of units that no values say, only a name or a user."""
 _NAMES = {
     **{"s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s"},
-    **{"ms": "ms", "msec": "ms", "millis": "ms", "milliseconds": "ms"},
-    **{"us": "us", "micros": "us", "microseconds": "us", "µs": "us"},
-    **{"ns": "ns", "nanos": "ns", "nanoseconds": "ns"},
+    **{"ms": "ms", "msec": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms"},
+    **{"us": "us", "usec": "us", "micros": "us", "microsecond": "us", "microseconds": "us"},
+    **{"µs": "us", "ns": "ns", "nanos": "ns", "nanosecond": "ns", "nanoseconds": "ns"},
 }
+_LONG_NAMES = {
+    **{"min": "min", "mins": "min", "minute": "min", "minutes": "min"},
+    **{"h": "h", "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "std": "h"},
+    **{"d": "d", "day": "d", "days": "d", "tage": "d"},
+}
+"""Names of units in brackets, as in ``Time (min)``."""
 DAY_S = 86_400.0
 FIRST = 2**20
 """Number of samples from the beginning of a recording that say the unit and rate of its time."""
@@ -48,10 +56,8 @@ def unit_of_time(name: str, times: Array, unit: str = "") -> str:
     """
     if unit:
         return unit
-    word = plain(name)
-    for text in (unit_of(name).lower(), *reversed(word.split("_"))):
-        if text in _NAMES:
-            return _NAMES[text]
+    if unit_by_name := named_unit(name):
+        return unit_by_name
     steps = np.diff(times)
     steps = steps[steps > 0]
     if not len(steps):
@@ -67,6 +73,14 @@ def unit_of_time(name: str, times: Array, unit: str = "") -> str:
     if usual < 2:
         return "s"
     return "ms" if usual < 1e3 else "us" if usual < 1e6 else "ns"
+
+
+def named_unit(name: str) -> str:
+    """Return the unit that the name of a column of times says, or ""."""
+    in_brackets = unit_of(name).lower()
+    words = (in_brackets, *reversed(plain(name).split("_")))
+    unit = next((_NAMES[word] for word in words if word in _NAMES), "")
+    return unit or _LONG_NAMES.get(in_brackets, "")
 
 
 def days_first(column: Array) -> dict[str, bool]:

@@ -112,6 +112,9 @@ def header_of(path: TableSource, names: ColumnNames = ()) -> tuple[str, ...]:
         header = list(form.first)
         while header and not header[-1] and len(header) > 1:
             header.pop()  # a separator at the end of the line
+        mine = spelled_out(_names_of_file(path, names))
+        if len(mine) == len(header) > len(set(header)):
+            return mine
         return _distinct(path, header)
     mine = spelled_out(_names_of_file(path, names))
     columns = form.names if form.rate_hz or not mine else mine
@@ -358,8 +361,13 @@ def spelled_out(names: Sequence[str]) -> tuple[str, ...]:
 
 def _distinct(path: Path, header: list[str]) -> tuple[str, ...]:
     if twice := sorted({name for name in header if header.count(name) > 1}):
+        numbered = [
+            f"{name or 'c'}_{header[:at].count(name) + 1}" if header.count(name) > 1 else name
+            for at, name in enumerate(header)
+        ]
         raise DataError(
-            f"{path}: its header has {twice[0]!r} twice; give each column a name of its own"
+            f"{path}: its header has {twice[0]!r} twice. Give each column a name of its own. "
+            + add_line(f"names = {json.dumps(numbered)}")
         )
     return tuple(header)
 

@@ -52,6 +52,8 @@ PERSONS = frozenset(
         *("soggetto", "utente", "pessoa", "sujeito"),
     )
 )
+DEVICE_IDS = "device_id", "deviceid"
+"""Names of a person that divide recordings if another column names the person."""
 DIVIDERS = frozenset(
     (
         *("device", "phone", "position", "placement", "body_part", "bodypart", "sensor_id"),
@@ -202,10 +204,14 @@ def by_name(
             roles[name] = ColumnRole(name, LEFT_OUT, MAY_BE_LABEL)
         elif name in parts or ((has_label or chosen) and _OTHER_LABEL.match(plain(name))):
             roles[name] = ColumnRole(name, LEFT_OUT, ANOTHER_LABEL)
+    persons = [name for name in free if plain(name) in PERSONS]
+    persons.sort(key=lambda name: plain(name) in DEVICE_IDS)
+    if any(columns.get(name) == PERSON for name in header):
+        persons.insert(0, "")
     for name in free:
-        if plain(name) in PERSONS:
+        if name in persons[:1]:
             roles[name] = ColumnRole(name, PERSON)
-        elif plain(name) in DIVIDERS:
+        elif name in persons or plain(name) in DIVIDERS:
             roles[name] = ColumnRole(name, LEFT_OUT, DIVIDES)
         elif is_number_of_row(name):
             roles[name] = ColumnRole(name, LEFT_OUT, NUMBER_OF_ROW)

@@ -26,6 +26,8 @@ HEAD = 65_536
 SINCE_1970 = 3e8, 4e9
 """Range of seconds since 1970 that a recording may have."""
 LARGEST_RATE_HZ = 1e5
+COMMENTS = "#", "//", "%"
+"""Beginnings of lines that are comments."""
 BEGINS = ("start", "begin", "from", "onset", "start_time", "begin_time", "time_start", "start_at")
 ENDS = ("end", "stop", "to", "offset", "end_time", "stop_time", "time_end", "end_at")
 """Names of the times at which an interval with one label begins and ends."""
@@ -73,13 +75,13 @@ def stem_of(path: Path) -> str:
 def has_numbers(path: Path) -> bool:
     """Return True if the first line of a text has several cells, and its second one a number.
 
-    Lines that begin with ``#`` do not count.
+    Comments do not count.
     """
     try:
         text = _decoded(_head(path), path)[1]
     except (OSError, DataError):
         return False
-    lines = [line for line in text.splitlines() if not line.startswith("#")][:2]
+    lines = [line for line in text.splitlines() if not line.startswith(COMMENTS)][:2]
     cells = [_split(line, _separator(lines)) for line in lines]
     return len(cells) == 2 and len(cells[0]) > 1 and any(map(NUMERAL.fullmatch, cells[1]))
 
@@ -120,7 +122,7 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     for line in lines:
         if match := _SEPARATOR_LINE.fullmatch(line.rstrip("\r")):
             separator = "\t" if match[1] == r"\t" else match[1]
-        elif line.strip() and not line.startswith("#"):
+        elif line.strip() and not line.startswith(COMMENTS):
             break
         skipped += 1
     rest = [line.rstrip("\r") for line in lines[skipped : skipped + 50] if line.strip()]

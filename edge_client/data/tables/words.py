@@ -18,7 +18,7 @@ from wire.errors import ConfigError
 SETTINGS = "shoal.toml"
 TABLES = "columns", "labels", "classes", "names"
 """Settings of ``shoal.toml`` that may be tables."""
-UNIT_NAMES = "s", "ms", "us", "ns"
+UNIT_NAMES = "s", "ms", "us", "ns", "min", "h", "d"
 SHOWN = 20
 """Maximum number of names in an error."""
 
@@ -37,13 +37,16 @@ class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Classes of whole recordings, by a pattern of their names, such as ``walk*``."""
     classes: dict[str, str] = {}
     """Other names of classes, by their labels; "" for samples without a label."""
+    person: str = ""
+    """Pattern of the names of recordings in which ``{person}`` stands for the person, whose device
+    has the recording: ``a*_{person}_t*``; "" if columns and usual names say it."""
     rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Samples per second of all recordings, to which others are brought; 0: that of most."""
     window: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Number of samples of a window; 0: `LENGTH`."""
     stride: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Number of samples between the starts of two windows; 0: `STRIDE`."""
-    time_unit: Literal["", "s", "ms", "us", "ns"] = ""
+    time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = ""
     """Unit of the time; "" if the column's name and its values say it."""
 
 
@@ -155,6 +158,12 @@ def _check_keys(path: Path, text: str, words: dict[str, Any]) -> None:
                 f"{place_in(path, key, text)}: no setting is called {key!r}. "
                 f"{nearest(key, fields)} Correct the line, or remove it."
             )
+    unit = words.get("time_unit", "")
+    if unit and unit not in UNIT_NAMES:
+        raise ConfigError(
+            f"{place_in(path, 'time_unit', text)}: time_unit must be one of "
+            f"{', '.join(UNIT_NAMES)}, got {unit!r}. Correct the line."
+        )
     columns = words.get("columns")
     for name, role in columns.items() if isinstance(columns, dict) else ():
         if role not in get_args(RoleName):
