@@ -151,7 +151,7 @@ import sys, numpy as np
 from pathlib import Path
 from edge_client.data.recordings.resampling import Stretch
 from edge_client.live.ring import Ring
-ring = Ring(Path(sys.argv[1]), 100.0, 2**16, 1e9, 50)
+ring = Ring(Path(sys.argv[1]), 100.0, 2**20, 1e9, 50)
 at = 0
 while True:
     x = np.repeat(np.arange(at, at + 7, dtype=np.float32)[:, None], 2, axis=1)
@@ -178,5 +178,5 @@ def test_a_process_that_is_killed_loses_the_record_in_memory(tmp_path: Path, tri
     kept = stored(tmp_path)
     assert kept.tolist() == list(range(int(kept[0]), int(kept[0]) + len(kept)))
     assert said - 56 <= kept[-1] + 1 <= said + 7
-    make(tmp_path, 2**16).close()
+    make(tmp_path, 2**20).close()
     assert stored(tmp_path).tolist() == kept.tolist()
