@@ -108,10 +108,10 @@ class State:
 
     Only before the first round.
     """
-    clips: dict[str, float] = field(default_factory=dict)
-    """Largest absolute value of a device's number in a secret sum, by part (`algorithms.sums`).
+    clips: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Largest absolute value of a device's number in a secret sum, by group and part.
 
-    Parts that are not here have the first clip.
+    Parts that are not here have the first clip (`algorithms.sums`).
     """
 
 
@@ -169,7 +169,12 @@ class Algorithm:
         return {**state.models[key], **received}
 
     def programs(
-        self, state: State, work: Work, digests: Mapping[str, str], after: Work | None = None
+        self,
+        state: State,
+        work: Work,
+        digests: Mapping[str, str],
+        after: Work | None = None,
+        secret: bool = False,
     ) -> Programs:
         """Return the verbs of devices in the next round, by key of `Programs`.
 
@@ -179,13 +184,15 @@ class Algorithm:
         Args:
             digests: digest of each model's blob, by key of the model.
             after: work of the personalisation, if it differs from `work`.
+            secret: True in secret mode, in which no device reports a survey of its own.
         """
+        surveys, places = self.grouping.surveys and not secret, self.grouping.places and not secret
         # every further step costs privacy
         if self.privacy.in_step():
             work = replace(work, most_passes=1)
         programs = self.coordinator.programs(state.context, work)
         closing = self.coordinator.closing(state.context, after or work)
-        placing: Programs = {UNLABELLED: (SURVEY_INPUTS,)} if self.grouping.places else {}
+        placing: Programs = {UNLABELLED: (SURVEY_INPUTS,)} if places else {}
         if self.coordinator.preparing(state.context):
             return (
                 {key: (*verbs, *self.privacy.verbs()) for key, verbs in programs.items()}
@@ -198,7 +205,7 @@ class Algorithm:
             else ()
         )
         round_programs: Programs = {}
-        if self.grouping.surveys:
+        if surveys:
             programs = {
                 f"start:{key}": programs[""] for key in (NEWCOMER, *digests) if is_no_group(key)
             } | programs
@@ -216,7 +223,7 @@ class Algorithm:
             new = (kind == "start" and is_no_group(name)) or (
                 kind == "device" and name not in state.memory.membership
             )
-            survey = (SURVEY,) if self.grouping.surveys and (new or due) else ()
+            survey = (SURVEY,) if surveys and (new or due) else ()
             round_programs[key] = (*choose, *survey, *verbs, *self.privacy.verbs())
         return round_programs | {"closing": (*choose, *closing)} | placing
 
@@ -277,32 +284,43 @@ class Algorithm:
             grouped = replace(grouped, notes={**grouped.notes, "shares": shares})
         return self._conclude(state, models, grouped, following, moments, work), grouped
 
-    def apply_mean(
+    def apply_means(
         self,
         state: State,
-        device_ids: Sequence[str],
-        change: Mapping[str, Array],
+        changes: Mapping[str, Mapping[str, Array]],
+        device_ids: Mapping[str, Sequence[str]],
         seed: int,
         work: Work,
     ) -> tuple[State, Grouped]:
-        """Return the state after a round of which only the devices' mean change is known.
+        """Return the state after a round of which only mean changes are known, and the grouping.
 
-        The devices have started from one model. `change` (n,) is by tensor of that model.
+        Args:
+            state: the state before the round.
+            changes: mean change (n,) of the devices that started from a model, by its key and by
+                tensor.
+            device_ids: devices that started from each model, by its key.
+            seed: seed of the round.
+            work: work of a device.
         """
-        start = self.grouping.start(state.memory, device_ids[0])
-        models = [LocalModel(d, 0, 0, start, {}) for d in sorted(device_ids)]
-        grouped = self.grouping.group(state.memory, models, None, seed)
-        model = _with_variances(
-            {
-                k: (v + change[k].reshape(v.shape)).astype(v.dtype)
-                for k, v in state.models[start].items()
-            }
-        )
+        starts = {d: start for start, devices in device_ids.items() for d in devices}
+        models = [LocalModel(d, 0, 0, start, {}) for d, start in sorted(starts.items())]
+        grouped = Grouped(state.memory, device_ids=tuple(sorted(starts)))
+        if not starts.keys() <= state.memory.membership.keys():
+            grouped = self.grouping.group(state.memory, models, None, seed)
+        means = {
+            start: _with_variances(
+                {
+                    k: (v + change[k].reshape(v.shape)).astype(v.dtype)
+                    for k, v in state.models[start].items()
+                }
+            )
+            for start, change in changes.items()
+        }
         following, moments, _ = self._combine(
             state,
             models,
             grouped.memory.membership,
-            lambda group, rows: (model, np.full(len(rows), np.nan)),
+            lambda group, rows: (means[models[rows[0]].start], np.full(len(rows), np.nan)),
         )
         return self._conclude(state, models, grouped, following, moments, work), grouped
 

@@ -1,25 +1,43 @@
 """Secret mode: the server learns only sums over devices (SPEC.md, 'Secret sums').
 
 A device sends its change of each exchanged tensor. The clip of a tensor, the largest absolute value
-that counts, is public, and follows from the mean change of the round before.
+that counts, is public, and follows from the mean change of its group in the round before. A
+grouping that needs surveys finds its groups before the first round, from sums as well
+(`algorithms.groupings.sums`).
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from algorithms import registry
-from algorithms.algorithm import Algorithm, State
+from algorithms.algorithm import SURVEY, Algorithm, State
 from algorithms.composition import AlgorithmSpec
 from algorithms.core.arena import layout_of
-from algorithms.core.contract import Grouped, Work
+from algorithms.core.contract import Grouped, GroupingMemory, Work
 from algorithms.core.keys import NEWCOMER
+from algorithms.groupings.sums.tree import (
+    Tree,
+    after_sums,
+    next_exchanges,
+    tree_in,
+    untold,
+    with_places,
+    with_tree,
+)
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
+from wire.bundle import Layout
 from wire.errors import ConfigError
+from wire.secret.fixed import FixedPoint
 from wire.secret.messages import ACCURACY, LOSS, SCALARS
 from wire.secret.question import Part
+from wire.secret.survey import SurveySum, TellGroup
+from wire.secret.survey import parts_of as exchange_parts
+from wire.verbs import Verb
 
 KINDS = ("objective", "memory", "bias", "grouping", "mean", "privacy")
 """Kinds of choices that declare `in_sums`; all others know nothing of single devices."""
@@ -28,6 +46,8 @@ FIRST_CLIPS = {names.SHARED: 0.25, names.STATISTIC: 8.0}
 CHANGE_FACTOR = 16.0
 """Clip of a tensor, in multiples of the root mean square of its last mean change."""
 LEAST_CLIP = 1e-4
+SURVEY_BITS: Literal[32] = 32
+"""Bits of an integer of a survey."""
 
 
 def check_in_sums(spec: AlgorithmSpec) -> None:
@@ -50,53 +70,147 @@ def check_in_sums(spec: AlgorithmSpec) -> None:
             f"Secret mode cannot run {choice.name!r}, the {kind} of algorithm {str(spec)!r}: it "
             f"needs {needs}. {way}."
         )
+    spec.parts.grouping.check_in_sums()
 
 
-def parts_of(state: State) -> dict[str, Part]:
-    """Return the parts of the next round's question.
+@dataclass(frozen=True)
+class GroupSum:
+    """Sum over the devices that started from one model, or that are in one node."""
+
+    sums: Tensors
+    """Sum (n,) float64 of the devices' numbers, by part."""
+    device_ids: Sequence[str]
+
+
+def parts_of(state: State, start: str) -> dict[str, Part]:
+    """Return the parts of the next question to devices that start from the model of this key.
 
     They are every tensor, and the accuracy and the loss of the received model.
     """
-    parts = {}
+    parts, clips = {}, state.clips.get(start, {})
     for piece in layout_of(state.models[NEWCOMER]):
         if count := piece.stop - piece.start:
             first = FIRST_CLIPS[names.role_of(piece.key)]
-            parts[piece.key] = Part(count, state.clips.get(piece.key, first))
+            parts[piece.key] = Part(count, clips.get(piece.key, first))
     return parts | SCALARS
 
 
-def measured_in(sums: Tensors, num_devices: int) -> dict[str, float]:
-    """Return the mean accuracy (fraction) and the mean loss of the devices of a sum."""
-    accuracy, loss = (float(sums[name][0]) / num_devices for name in (ACCURACY, LOSS))
+def measured_in(groups: Sequence[GroupSum]) -> dict[str, float]:
+    """Return the mean accuracy (fraction) and the mean loss of the devices of sums."""
+    count = sum(len(group.device_ids) for group in groups)
+    accuracy, loss = (
+        float(sum(group.sums[name][0] for group in groups)) / count for name in (ACCURACY, LOSS)
+    )
     return {"accuracy": min(max(accuracy, 0.0), 1.0), "loss": loss}
 
 
 def apply_sums(
-    algorithm: Algorithm,
-    state: State,
-    sums: Tensors,
-    device_ids: Sequence[str],
-    seed: int,
-    work: Work,
+    algorithm: Algorithm, state: State, groups: Mapping[str, GroupSum], seed: int, work: Work
 ) -> tuple[State, Grouped]:
     """Return the state after a round, and the round's grouping.
 
     Args:
         algorithm: the algorithm.
-        state: the state from which the question's parts were taken (`parts_of`).
-        sums: sum (n,) float64 of the devices' numbers, by part.
-        device_ids: devices of the sum.
+        state: the state from which the questions' parts were taken (`parts_of`).
+        groups: sum of the devices that started from each model, by its key.
         seed: seed of the round.
         work: work of a device.
     """
-    parts, clips = parts_of(state), dict[str, float]()
-    change: dict[str, Array] = {}
-    for key, model in state.models[NEWCOMER].items():
-        if key not in parts:
-            change[key] = np.zeros(model.size)
-            continue
-        clip = parts[key].clip  # rounding may bring a mean beyond it
-        change[key] = np.clip(sums[key] / len(device_ids), -clip, clip)
-        clips[key] = max(CHANGE_FACTOR * float(np.sqrt(np.mean(change[key] ** 2))), LEAST_CLIP)
-    following, grouped = algorithm.apply_mean(state, device_ids, change, seed, work)
-    return replace(following, clips=state.clips | clips), grouped
+    changes: dict[str, dict[str, Array]] = {}
+    clips: dict[str, dict[str, float]] = {}
+    for start, group in groups.items():
+        parts, change, following = parts_of(state, start), dict[str, Array](), dict[str, float]()
+        for key, model in state.models[start].items():
+            if key not in parts:
+                change[key] = np.zeros(model.size)
+                continue
+            clip = parts[key].clip  # rounding may bring a mean beyond it
+            change[key] = np.clip(group.sums[key] / len(group.device_ids), -clip, clip)
+            moved = CHANGE_FACTOR * float(np.sqrt(np.mean(change[key] ** 2)))
+            following[key] = max(moved, LEAST_CLIP)
+        changes[start], clips[start] = change, following
+    device_ids = {start: group.device_ids for start, group in groups.items()}
+    after, grouped = algorithm.apply_means(state, changes, device_ids, seed, work)
+    membership, all_clips = after.memory.membership, dict(state.clips)
+    for start, group in groups.items():
+        all_clips[membership[group.device_ids[0]]] = clips[start]
+    return replace(after, clips=all_clips), grouped
+
+
+def tree_of(state: State) -> Tree:
+    """Return the facts about the groups of devices."""
+    return tree_in(state.memory.info)
+
+
+def is_surveying(algorithm: Algorithm, state: State, min_sum: int) -> bool:
+    """Return True if groups are still to be found from sums, before the next round of training."""
+    if not algorithm.grouping.surveys:
+        return False
+    tree = tree_of(state)
+    return bool(untold(tree) or next_exchanges(tree, min_sum))
+
+
+def survey_verbs(verb: SurveySum | TellGroup) -> tuple[Verb, ...]:
+    """Return the verbs of a plan that ends with an exchange: it makes the survey first."""
+    return (msgspec.structs.replace(SURVEY, report=False), verb)
+
+
+def survey_parts(
+    exchange: SurveySum, responses: Mapping[str, Layout], num_devices: int
+) -> dict[str, Part]:
+    """Return the parts of the question about an exchange.
+
+    Args:
+        exchange: the exchange.
+        responses: layout of the responses of each graph of the bundle.
+        num_devices: number of devices that are asked.
+    """
+    prefix = names.response(names.SURVEY) + "." + names.MEAN_OF
+    num_inputs = sum(
+        int(np.prod(shape, dtype=int))
+        for name, _, shape in responses[names.SURVEY]
+        if name.startswith(prefix)
+    )
+    return exchange_parts(exchange, num_inputs, FixedPoint(SURVEY_BITS, num_devices).bound)
+
+
+def survey_notes(state: State) -> dict[str, dict[str, Any]]:
+    """Return the notes about the nodes that were tested, by path: evidence and verdict."""
+    tree = tree_of(state)
+    return {
+        path: {
+            "devices": sum(place.startswith(path) for place in tree.places.values()),
+            "p": round(node.p, 4),
+            "share": round(node.share, 3),
+            "split": node.plane is not None,
+        }
+        for path, node in sorted(tree.nodes.items())
+        if node.tested
+    }
+
+
+def after_exchanges(
+    state: State, results: Mapping[str, tuple[SurveySum, GroupSum]], min_sum: int
+) -> State:
+    """Return the state after the sums of exchanges, by node."""
+    tree = tree_of(state)
+    for exchange, group in results.values():
+        devices = tuple(sorted(group.device_ids))
+        tree = after_sums(tree, exchange, group.sums, devices, min_sum)
+    return _with_groups(state, tree, min_sum)
+
+
+def after_telling(state: State, nodes: Mapping[str, str], min_sum: int) -> State:
+    """Return the state after devices have told their nodes."""
+    return _with_groups(state, with_places(tree_of(state), nodes, min_sum), min_sum)
+
+
+def _with_groups(state: State, tree: Tree, min_sum: int) -> State:
+    """Return the state with a tree; with its groups, once they are found."""
+    membership, models = state.memory.membership, state.models
+    if not untold(tree) and not next_exchanges(tree, min_sum):
+        membership = tree.groups
+        fresh = dict.fromkeys(set(membership.values()) - models.keys(), models[NEWCOMER])
+        models = models | dict(sorted(fresh.items()))
+    memory = GroupingMemory(membership, state.memory.arrays, with_tree(state.memory.info, tree))
+    return replace(state, memory=memory, models=models)

@@ -8,6 +8,7 @@ import msgspec
 # both refuse the line feed.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
+MaybeName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{0,64}(?!\n)$")]
 MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?(?!\n)$")]
 Encoding = Literal["float32", "int8"]
 """Encoding of the change in an update."""

@@ -40,6 +40,7 @@ from wire.fields import Reason as Reason
 from wire.fields import Share as Share
 from wire.fields import Text as Text
 from wire.secret.question import SignedShare
+from wire.secret.survey import Node
 from wire.verbs import Annotate as Annotate
 from wire.verbs import Apply as Apply
 from wire.verbs import Choose as Choose
@@ -47,6 +48,8 @@ from wire.verbs import Evaluate as Evaluate
 from wire.verbs import Mask as Mask
 from wire.verbs import Protect as Protect
 from wire.verbs import Respond as Respond
+from wire.verbs import SurveySum as SurveySum
+from wire.verbs import TellGroup as TellGroup
 from wire.verbs import Train as Train
 from wire.verbs import Verb as Verb
 
@@ -273,7 +276,8 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     of the last evaluation with any, `trained` those of the training passes.
 
     The update of a plan that ends with `mask` has a `share`, the tensors ``masked/PART`` alone, and
-    zeros in place of all counts, metrics and times of its data.
+    zeros in place of all counts, metrics and times of its data. That of a plan that ends with
+    `tell-group` has no tensors, the same zeros, and the `node` of the device.
     """
 
     run_id: Name
@@ -289,6 +293,7 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     bytes_received: Count = 0
     train_s: float = 0.0
     share: SignedShare | None = None
+    node: Node = ""
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline"):

@@ -6,6 +6,8 @@ import msgspec
 
 from wire.fields import MOST_CHOICES, MOST_EPOCHS, MOST_PASSES, Count, Digest, Name, Positive, Share
 from wire.secret.question import SumQuestion
+from wire.secret.survey import SurveySum as SurveySum
+from wire.secret.survey import TellGroup as TellGroup
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
@@ -109,4 +111,6 @@ class Mask(msgspec.Struct, frozen=True, tag="mask"):
     question: SumQuestion
 
 
-Verb = Train | Evaluate | Choose | Annotate | Apply | Respond | Protect | Mask
+Verb = (
+    Train | Evaluate | Choose | Annotate | Apply | Respond | Protect | SurveySum | TellGroup | Mask
+)

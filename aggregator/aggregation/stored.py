@@ -39,8 +39,8 @@ class StoredState:
     programs: Programs
     preparing: bool
     """True if the next round is a preparation."""
-    parts: dict[str, Part]
-    """Parts of the next question in secret mode."""
+    parts: dict[str, dict[str, Part]]
+    """Parts of the next question in secret mode, by key of the model that devices start from."""
 
     def version(self, number: int, newcomers: str) -> Version:
         """Return the version of a round's models; `newcomers` is the key of a newcomer's."""
@@ -121,7 +121,7 @@ def store_state(
         blobs.put(encode_memory(state))[0],
         programs,
         algorithm.coordinator.preparing(state.context),
-        parts_of(state) if settings.secret else {},
+        {key: parts_of(state, key) for key in state.models} if settings.secret else {},
     )
 
 
@@ -166,7 +166,7 @@ def make_programs(
     """
     work = work_of(settings)
     hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
-    return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
+    return algorithm.programs(state, replace(work, hyper=hyper), digests, work, settings.secret)
 
 
 def work_of(settings: TrainingSettings[Any]) -> Work:

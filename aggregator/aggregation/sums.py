@@ -12,7 +12,7 @@ from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
 from aggregator.view.round_record import SUMMED
 from algorithms.algorithm import Algorithm
-from algorithms.sums import apply_sums, measured_in
+from algorithms.sums import GroupSum, apply_sums, measured_in
 from wire.arrays.tensors import OWN_FILES, Tensors
 from wire.codec import decode, decode_update, encode
 from wire.secret.messages import MaskSums
@@ -42,9 +42,11 @@ def aggregate_sum(
         return SumFailed(
             at_s=clock(), campaign=campaign.name, round=campaign.round, problem=str(error)
         )
-    seed, means = round_seed(settings.seed, campaign.round), measured_in(sums, len(secret.devices))
-    last = load_state(campaign.version, blobs)
-    state, grouped = apply_sums(algorithm, last, sums, secret.devices, seed, work_of(settings))
+    seed, last = round_seed(settings.seed, campaign.round), load_state(campaign.version, blobs)
+    start = algorithm.grouping.start(last.memory, secret.devices[0])
+    groups = {start: GroupSum(sums, secret.devices)}
+    means = measured_in(list(groups.values()))
+    state, grouped = apply_sums(algorithm, last, groups, seed, work_of(settings))
     stored = store_state(campaign.next_settings, algorithm, state, blobs)
     return Aggregated(
         at_s=clock(),

@@ -186,6 +186,8 @@ def question_of(
     min_sum: int,
     helpers: Sequence[str],
     closes_at_s: float,
+    bits: Literal[16, 32] | None = None,
+    group: str = "",
 ) -> SumQuestion:
     """Return the question of a round.
 
@@ -196,9 +198,13 @@ def question_of(
         min_sum: smallest number of devices of the sum.
         helpers: digests of the helpers' keys.
         closes_at_s: deadline.
+        bits: bits of an integer; None for the fewest.
+        group: key of the model that the devices start from.
     """
-    bits = bits_for(num_devices)
-    return SumQuestion(about, dict(parts), bits, num_devices, min_sum, tuple(helpers), closes_at_s)
+    bits = bits or bits_for(num_devices)
+    return SumQuestion(
+        about, dict(parts), bits, num_devices, min_sum, tuple(helpers), closes_at_s, group=group
+    )
 
 
 def total_of(question: SumQuestion, uploads: Iterable[Tensors]) -> Tensors:

@@ -354,7 +354,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the model that a device without a group starts from."""
     evaluated: dict[str, Metrics] = {}
     """Metrics of these models before training, by device that evaluated them."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, dict[str, Part]] = {}
     """Parts of the next question in secret mode."""
 
 

@@ -51,7 +51,7 @@ def ask(turn: Turn, campaign: Campaign) -> None:
     )
     question = question_of(
         about,
-        version.parts,
+        version.parts[start],
         len(cohort),
         settings.min_sum,
         [helper.digest for helper in settings.helpers],

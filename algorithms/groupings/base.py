@@ -59,7 +59,13 @@ class Defaults(WithOptions, ABC):
     places: bool = False
     """True if devices without labels are surveyed, because `place_by_inputs` may place them."""
     in_sums: ClassVar[InSums] = "cannot"
-    """Declaration for secret mode."""
+    """Declaration for secret mode.
+
+    A grouping that works and needs surveys finds its groups by `algorithms.groupings.sums` there.
+    """
+
+    def check_in_sums(self) -> None:
+        """Raise ConfigError if an option has a value that secret mode cannot run."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """Return the models, besides `initial`, from which groups start, by key.

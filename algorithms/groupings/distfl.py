@@ -82,7 +82,7 @@ class DistFL(Extraction, Defaults):
 
     name: ClassVar[str] = "distfl"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021"
-    in_sums = "cannot"
+    in_sums = "works"
     mean = "uniform"
     signature: Signature = option("both", "what devices are compared by", choices=SIGNATURES)
     resurvey: int = option(0, "rounds between two surveys of a device; 0 for never", low=0)
@@ -103,6 +103,14 @@ class DistFL(Extraction, Defaults):
                 f"cut must be test with signature {self.signature!r}, got {self.cut!r}; gap and "
                 "fixed need signature responses or noise"
             )
+
+    def check_in_sums(self) -> None:
+        for name, value in (("signature", "both"), ("resurvey", 0)):
+            if (got := getattr(self, name)) != value:
+                raise ConfigError(
+                    f"{name} of grouping distfl must be {value} in secret mode, got {got}: groups "
+                    "are found once, from sums of both views of a survey"
+                )
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         if self.signature == "statistics" and probe is not None and not probe.norm_layers:

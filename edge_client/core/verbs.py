@@ -8,7 +8,17 @@ from collections.abc import Collection
 from wire.arrays import names
 from wire.bundle import Manifest
 from wire.errors import BundleError
-from wire.messages import Annotate, Choose, Mask, Protect, Respond, Train, Verb
+from wire.messages import (
+    Annotate,
+    Choose,
+    Mask,
+    Protect,
+    Respond,
+    SurveySum,
+    TellGroup,
+    Train,
+    Verb,
+)
 
 
 def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
@@ -20,7 +30,7 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
     """
     tensor_keys = {spec.key for spec in manifest.tensors}
     for verb in verbs:
-        if isinstance(verb, Protect | Mask):
+        if isinstance(verb, Protect | SurveySum | TellGroup | Mask):
             continue
         graph = manifest.graphs.get(verb.graph)
         if graph is None:

@@ -1,7 +1,7 @@
 """State of a plan in work: one method per verb, and the position between two runs of a graph."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from edge_client.core.batches import (
 )
 from edge_client.core.checkpoint import Checkpoint, Place, Random, Within
 from edge_client.core.ports import Graphs, WholeTraining, Windows
+from edge_client.core.survey import coordinates, measured_in, numbers_of
 from edge_client.data.layout import fitting
 from edge_client.work.split import split_of
 from wire.arrays import names
@@ -33,8 +34,11 @@ from wire.messages import (
     Plan,
     Protect,
     Respond,
+    SurveySum,
+    TellGroup,
     Train,
 )
+from wire.secret.coordinates import node_of
 
 Fetch = Callable[[str], Tensors]
 """Function that returns the tensors of a blob that the plan names."""
@@ -63,6 +67,10 @@ class PlanResult:
     num_steps: int = 0
     tensors: Tensors = field(default_factory=dict)
     private: Tensors = field(default_factory=dict)
+    numbers: Mapping[str, Array] | None = None
+    """Numbers of an exchange of a survey, by part; None for a plan without one."""
+    node: str = ""
+    """Node that the device is in, if the plan asks for it."""
 
 
 class PlanExecution:
@@ -134,6 +142,11 @@ class PlanExecution:
                     self.respond(verb)
                 case Protect():
                     self.protect(verb)
+                case SurveySum():
+                    self.result.numbers = numbers_of(verb, measured_in(self.tensors))
+                case TellGroup():
+                    position = coordinates(measured_in(self.tensors), verb.scale)
+                    self.result.node = node_of(position, verb.planes)
                 case Mask():
                     pass  # the agent masks the result
             self._verb, self._within = self._verb + 1, Within()

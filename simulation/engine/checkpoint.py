@@ -39,6 +39,7 @@ class _Text(msgspec.Struct):
     placed: dict[str, Placed] = {}
     stopped: bool = False
     resting: list[str] = []
+    sets: list[list[str]] = []
 
 
 class CheckpointFolder:
@@ -113,6 +114,7 @@ class CheckpointFolder:
             older,
             text.stopped,
             frozenset(text.resting),
+            tuple(tuple(devices) for devices in text.sets),
         )
 
     def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: MessageScale) -> None:
@@ -146,5 +148,6 @@ class CheckpointFolder:
             dict(snapshot.placed),
             snapshot.stopped,
             sorted(snapshot.resting),
+            [list(devices) for devices in snapshot.sets],
         )
         write_atomically(self._file, encode_tensors(arrays, msgspec.json.encode(text)))

@@ -47,15 +47,17 @@ from algorithms.core.contract import Grouped
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.means.streaming import Branch
 from algorithms.personalisation.kept import kept_of
+from algorithms.sums import is_surveying, survey_notes
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, drawn
-from simulation.engine.sums import apply_results, as_masked, ask, check_set
+from simulation.engine.sums import Sets, apply_results
+from simulation.engine.survey import survey_round
 from simulation.engine.traffic import MessageScale
 from simulation.engine.workers.attacks import COLLUDING
 from simulation.engine.workers.device_host import PERMISSIONS, DeviceResult, Models, Workers
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import Stalled
-from wire.messages import CheckIn, Choose, Plan
+from wire.messages import CheckIn, Choose, Metrics, Plan
 
 log = logging.getLogger("shoal.simulation")
 
@@ -91,6 +93,8 @@ class Snapshot:
     """True if a caller has stopped the run, so that no further round of training opens."""
     resting: frozenset[str] = frozenset()
     """Devices whose last plan failed; they rest, so that no evaluation waits for them."""
+    sets: Sets = ()
+    """Devices of each secret sum so far."""
 
 
 class _Members(Mapping[str, Member]):
@@ -148,6 +152,8 @@ class Rounds:
         """
         settings, state = self.settings, snapshot.state
         before = self.campaign(snapshot)
+        if settings.secret and is_surveying(self.algorithm, state, settings.min_sum):
+            return self._surveyed(snapshot, workers)
         number, closing = snapshot.round + 1, before.phase == "evaluating"
         models = self.models(state)
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
@@ -182,6 +188,7 @@ class Rounds:
             received = [
                 dataclasses.replace(d, tensors=false.get(d.device_id, d.tensors)) for d in received
             ]
+        sets = snapshot.sets
         resting = snapshot.resting.union(starts).difference(d.device_id for d in received)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         grouped, notes = Grouped(state.memory), {}
@@ -191,10 +198,9 @@ class Rounds:
                 rate_noted(settings, before.version.programs),
             )
             if secret:
-                question = ask(self.experiment, state, plans)
-                check_set(question, received, [r.evaluated for r in snapshot.records], number)
-                state, grouped = apply_results(self.experiment, state, question, plans, received)
-                received = [as_masked(question, result) for result in received]
+                state, grouped, received, sets = apply_results(
+                    self.experiment, state, plans, received, sets
+                )
             else:
                 state, grouped = self._apply(state, received, starts, invited, number, preparing)
             notes = round_notes(state, grouped) | rate
@@ -245,6 +251,42 @@ class Rounds:
             recent_models,
             snapshot.stopped,
             resting,
+            sets,
+        )
+
+    def _surveyed(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
+        """Return the snapshot after a round that finds groups from sums."""
+        number, models = snapshot.round + 1, self.models(snapshot.state)
+        invited = self.schedule.invite(number)
+        state, plans, results, sets = survey_round(
+            self.experiment,
+            snapshot.state,
+            invited.device_ids,
+            snapshot.sets,
+            number,
+            lambda plans: self._received(plans, models, workers, summed=False),
+        )
+        down = {plan.device_id: self.traffic.down(plan) for plan in plans}
+        record = make_record(
+            number=number,
+            phase="preparing",
+            opened_at_s=invited.opened_at_s,
+            closed_at_s=invited.closed_at_s,
+            reports={
+                d.device_id: Report(
+                    evaluated=Metrics(),
+                    trained=Metrics(),
+                    bytes_up=self.traffic.up(d),
+                    bytes_down=down[d.device_id],
+                )
+                for d in results
+            },
+            groups=state.memory.membership,
+            notes={"survey": survey_notes(state)},
+            views="",
+        )
+        return dataclasses.replace(
+            snapshot, state=state, round=number, records=(*snapshot.records, record), sets=sets
         )
 
     def _apply(

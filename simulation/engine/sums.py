@@ -1,10 +1,10 @@
 """Secret mode in a simulation: the integers of devices and helpers, without masks.
 
-The sum is that which helpers would open, to the bit. Helpers refuse a round here as they would.
+The sums are those which helpers would open, to the bit. Helpers refuse a set here as they would.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from zlib import crc32
 
@@ -15,18 +15,22 @@ from aggregator.core.sums import opened, question_of, total_of
 from aggregator.fleet.plan import round_seed
 from algorithms.algorithm import State
 from algorithms.core.contract import Grouped
-from algorithms.sums import apply_sums, parts_of
+from algorithms.sums import SURVEY_BITS, GroupSum, apply_sums, parts_of, survey_parts
 from edge_client.core.sums import integers_of, numbers_of
 from helper.core.ledger import Ledger, SetRefused
 from simulation.engine.experiment import Experiment
 from simulation.engine.workers.device_host import DeviceResult
-from wire.arrays.tensors import Tensors, encode_tensors
+from wire.arrays.tensors import Array, Tensors, encode_tensors
 from wire.codec import digest
 from wire.errors import Stalled
 from wire.messages import Plan
 from wire.secret.messages import about_of
 from wire.secret.parts import cut
 from wire.secret.question import SumQuestion
+from wire.secret.survey import SurveySum
+
+Sets = tuple[tuple[str, ...], ...]
+"""Devices of each sum so far."""
 
 
 def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuestion:
@@ -34,45 +38,54 @@ def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuest
 
     It names no helper, and no time at which it closes.
     """
-    model = digest(encode_tensors(experiment.algorithm.given(state, plans[0].model)))
     return question_of(
-        about_of(experiment.bundle.digest, model, plans[0].verbs),
-        parts_of(state),
+        _about(experiment, state, plans[0]),
+        parts_of(state, plans[0].model),
         len(plans),
         experiment.settings.min_sum,
         (),
         0.0,
+        group=plans[0].model,
     )
 
 
+def ask_survey(
+    experiment: Experiment, state: State, plans: Sequence[Plan], exchange: SurveySum
+) -> SumQuestion:
+    """Return the question about an exchange of a survey to the devices of these plans."""
+    settings = experiment.settings
+    return question_of(
+        _about(experiment, state, plans[0]),
+        survey_parts(exchange, settings.responses, len(plans)),
+        len(plans),
+        settings.min_sum,
+        (),
+        0.0,
+        SURVEY_BITS,
+    )
+
+
+def _about(experiment: Experiment, state: State, plan: Plan) -> str:
+    model = digest(encode_tensors(experiment.algorithm.given(state, plan.model)))
+    return about_of(experiment.bundle.digest, model, plan.verbs)
+
+
 def sum_up(
-    question: SumQuestion, results: Iterable[DeviceResult], received: Tensors, seed: int
+    question: SumQuestion,
+    numbers: Iterable[tuple[str, Mapping[str, Array]]],
+    seed: int,
 ) -> Tensors:
     """Return the sums float64 (n,) that helpers would open, by part.
 
     Args:
-        question: question of the round.
-        results: what the devices have trained.
-        received: the model from which they started.
+        question: the question.
+        numbers: numbers (n,) of each device, by part.
         seed: seed of the rounding on devices.
     """
-    total = total_of(
-        question,
-        (
-            integers_of(
-                question,
-                numbers_of(
-                    question,
-                    each.tensors,
-                    received,
-                    (each.evaluated, each.trained),
-                ),
-                rounding(seed, each.device_id).bytes,
-            )
-            for each in results
-        ),
+    integers = (
+        integers_of(question, each, rounding(seed, device_id).bytes) for device_id, each in numbers
     )
-    return opened(question, total, ())
+    return opened(question, total_of(question, integers), ())
 
 
 def rounding(seed: int, device_id: str) -> np.random.Generator:
@@ -81,12 +94,9 @@ def rounding(seed: int, device_id: str) -> np.random.Generator:
 
 
 def check_set(
-    question: SumQuestion,
-    results: Iterable[DeviceResult],
-    earlier: Iterable[Iterable[str]],
-    number: int,
+    question: SumQuestion, device_ids: Iterable[str], earlier: Iterable[Iterable[str]], number: int
 ) -> None:
-    """Check that helpers would open the sum of a round.
+    """Check that helpers would open a sum of a round.
 
     `earlier`: devices of each sum before. `number`: that of the round.
 
@@ -94,27 +104,81 @@ def check_set(
         Stalled: they would not.
     """
     ledger = Ledger(parts=reduce(cut, earlier, frozenset[frozenset[str]]()))
-    devices = {result.device_id for result in results}
     try:
-        ledger.check(question.digest, "", devices, question.min_sum)
+        ledger.check(question.digest, "", set(device_ids), question.min_sum)
     except SetRefused as error:
         raise Stalled(f"Round {number}: helpers would not open the sum: {error}") from None
+
+
+def opened_sums(
+    questions: Mapping[str, SumQuestion],
+    numbers: Mapping[str, Mapping[str, Mapping[str, Array]]],
+    sets: Sets,
+    number: int,
+    seed: int,
+) -> tuple[dict[str, GroupSum], Sets]:
+    """Return the opened sum of each question of a round, and the sets of all sums so far.
+
+    Args:
+        questions: question by group or node.
+        numbers: numbers by group or node, by device and by part.
+        sets: devices of each sum before.
+        number: number of the round.
+        seed: seed of the round.
+
+    Raises:
+        Stalled: helpers would not open a sum.
+    """
+    groups = {}
+    for key, question in sorted(questions.items()):
+        devices = tuple(sorted(numbers[key]))
+        check_set(question, devices, sets, number)
+        groups[key] = GroupSum(sum_up(question, sorted(numbers[key].items()), seed), devices)
+        sets = sets if devices in sets else (*sets, devices)
+    return groups, sets
 
 
 def apply_results(
     experiment: Experiment,
     state: State,
-    question: SumQuestion,
     plans: Sequence[Plan],
     results: Sequence[DeviceResult],
-) -> tuple[State, Grouped]:
-    """Return the state after a round of which the server learns one sum, and the grouping."""
-    seed = round_seed(experiment.settings.seed, plans[0].round)
-    sums = sum_up(question, results, state.models[plans[0].model], seed)
-    devices = sorted(result.device_id for result in results)
-    return apply_sums(
-        experiment.algorithm, state, sums, devices, seed, work_of(experiment.settings)
+    sets: Sets,
+) -> tuple[State, Grouped, list[DeviceResult], Sets]:
+    """Return the state after a round of which the server learns a sum of each group.
+
+    With it come the grouping, the results with the layout of what devices send, and the sets of all
+    sums so far.
+
+    Raises:
+        Stalled: helpers would not open a sum.
+    """
+    number = plans[0].round
+    seed, starts = (
+        round_seed(experiment.settings.seed, number),
+        {plan.device_id: plan.model for plan in plans},
     )
+    by_start = _by(plans, lambda plan: plan.model)
+    questions = {start: ask(experiment, state, each) for start, each in by_start.items()}
+    numbers: dict[str, dict[str, Mapping[str, Array]]] = {start: {} for start in questions}
+    for each in results:
+        start = starts[each.device_id]
+        numbers[start][each.device_id] = numbers_of(
+            questions[start], each.tensors, state.models[start], (each.evaluated, each.trained)
+        )
+    groups, sets = opened_sums(questions, numbers, sets, number, seed)
+    state, grouped = apply_sums(
+        experiment.algorithm, state, groups, seed, work_of(experiment.settings)
+    )
+    masked = [as_masked(questions[starts[each.device_id]], each) for each in results]
+    return state, grouped, masked, sets
+
+
+def _by(plans: Iterable[Plan], key: Callable[[Plan], str]) -> dict[str, list[Plan]]:
+    by_key: dict[str, list[Plan]] = {}
+    for plan in plans:
+        by_key.setdefault(key(plan), []).append(plan)
+    return by_key
 
 
 def as_masked(question: SumQuestion, result: DeviceResult) -> DeviceResult:

@@ -83,6 +83,7 @@ class MessageScale:
             _measured(result.trained),
             self._bundle_bytes,
             TRAIN_S,
+            node=result.node,
         )
         key = result.layout, len(encode(message))
         if key not in self._updates:

@@ -10,7 +10,7 @@ from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.registry import CHOICES
-from algorithms.sums import KINDS, apply_sums, check_in_sums, measured_in, parts_of
+from algorithms.sums import KINDS, GroupSum, apply_sums, check_in_sums, measured_in, parts_of
 from wire.errors import ConfigError
 from wire.secret.messages import ACCURACY, LOSS, SCALARS
 from wire.secret.question import Part
@@ -26,7 +26,7 @@ def needs_single_devices(kind: str, part: Any) -> bool:
         case "objective":
             return bool(part.server.absorbs or part.server.responds)
         case "grouping":
-            return bool(part.reads_models or part.surveys or part.chooses or part.places)
+            return bool(part.chooses or (part.reads_models and not part().surveys))
         case "mean":
             return not part.averages
         case "privacy":
@@ -44,7 +44,13 @@ class TestDeclarations:
             assert not needs_single_devices(kind, part)
 
     @pytest.mark.parametrize(
-        "name", ["fedavg+uniform", "fedprox+uniform+fedadam", "fedavg+personal+none+uniform"]
+        "name",
+        [
+            "fedavg+uniform",
+            "fedprox+uniform+fedadam",
+            "fedavg+personal+none+uniform",
+            "distfl+fedprox",
+        ],
     )
     def test_what_works_in_sums_is_accepted(self, name: str) -> None:
         check_in_sums(read_algorithm(name))
@@ -58,7 +64,13 @@ class TestDeclarations:
                 "more of single devices than sums, or keeps tensors on them between rounds. "
                 "Allowed: fedavg, fedprox, lg-net, per-fedavg.",
             ),
-            ("personal", "'distfl', the grouping of algorithm 'personal': .*. Allowed: none."),
+            ("personal", "'robust', the mean of algorithm 'personal': .*. Allowed: uniform."),
+            ("ifca+uniform", "'ifca', the grouping of algorithm .*. Allowed: distfl, none."),
+            (
+                "distfl:signature=labels",
+                "signature of grouping distfl must be both in secret mode, got labels",
+            ),
+            ("distfl:resurvey=3", "resurvey of grouping distfl must be 0 in secret mode, got 3"),
             ("median", "'median', the mean of .* sums over fixed cells of .*: uniform."),
             ("fedavg+uniform+mr", "'mr', the memory of algorithm .*: .* rounds. Leave it out."),
             ("dp-sgd+uniform", "'dp-sgd', the privacy of algorithm .*: .* Allowed: no-privacy."),
@@ -79,7 +91,7 @@ class TestSums:
     def test_clips_are_the_first_ones_and_then_follow_the_mean_change(self) -> None:
         algorithm, state = make_algorithm(read_algorithm("fedavg+uniform")), state_of()
         assert (
-            parts_of(state)
+            parts_of(state, NEWCOMER)
             == {
                 "shared/w": Part(6, 0.25),
                 "statistic/m": Part(2, 8.0),
@@ -87,17 +99,17 @@ class TestSums:
             | SCALARS
         )
         sums = {"shared/w": np.full(6, 0.4), "statistic/m": np.zeros(2)}
-        state, grouped = apply_sums(algorithm, state, sums, DEVICES, 0, WORK)
+        state, grouped = apply_sums(algorithm, state, {NEWCOMER: GroupSum(sums, DEVICES)}, 0, WORK)
         assert grouped.memory.membership == dict.fromkeys(DEVICES, "0")
         np.testing.assert_array_equal(state.models["0"]["shared/w"], np.float32(1.1))
-        assert parts_of(state)["shared/w"].clip == pytest.approx(16 * 0.1)
-        assert parts_of(state)["statistic/m"].clip == 1e-4
+        assert parts_of(state, "0")["shared/w"].clip == pytest.approx(16 * 0.1)
+        assert parts_of(state, "0")["statistic/m"].clip == 1e-4
         again = decode_memory(encode_memory(state), state.models)
-        assert parts_of(again) == parts_of(state)
+        assert parts_of(again, "0") == parts_of(state, "0")
 
 
 def test_means_of_devices_come_out_of_sums() -> None:
     sums = {ACCURACY: np.array([3.0]), LOSS: np.array([6.0])}
-    assert measured_in(sums, 4) == {"accuracy": 0.75, "loss": 1.5}
+    assert measured_in([GroupSum(sums, DEVICES)]) == {"accuracy": 0.75, "loss": 1.5}
     sums[ACCURACY] = np.array([4.01])  # rounded up
-    assert measured_in(sums, 4)["accuracy"] == 1.0
+    assert measured_in([GroupSum(sums, DEVICES)])["accuracy"] == 1.0

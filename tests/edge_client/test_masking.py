@@ -11,7 +11,7 @@ from algorithms.algorithm import State
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work
 from algorithms.core.keys import NEWCOMER
-from algorithms.sums import apply_sums, parts_of
+from algorithms.sums import GroupSum, apply_sums, parts_of
 from edge_client.core.sums import Declined, SecretPolicy
 from edge_client.storage.answers import AnswerStore
 from edge_client.storage.files import MemoryFiles
@@ -52,7 +52,7 @@ def masking_of(device: str, **policy: int) -> Masking:
 
 
 def question_of_plan() -> SumQuestion:
-    parts = parts_of(State({NEWCOMER: MODEL}))
+    parts = parts_of(State({NEWCOMER: MODEL}), NEWCOMER)
     helpers = World().exchange.question.helpers
     return question_of(about_of(BUNDLE, START, VERBS), parts, len(DEVICES), 5, helpers, 90.0)
 
@@ -70,7 +70,11 @@ def test_plans_of_devices_become_the_next_model() -> None:
     world.open()
     algorithm = make_algorithm(read_algorithm("fedavg+uniform"))
     state, _ = apply_sums(
-        algorithm, State({NEWCOMER: MODEL}), world.result(), DEVICES, 0, Work(8, 1)
+        algorithm,
+        State({NEWCOMER: MODEL}),
+        {NEWCOMER: GroupSum(world.result(), DEVICES)},
+        0,
+        Work(8, 1),
     )
     mean = np.mean([0.01 * number for number in range(len(DEVICES))])
     np.testing.assert_allclose(state.models["0"]["shared/w"], 1 + mean, atol=2e-3)

@@ -14,6 +14,7 @@ from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Fleet
 from aggregator.fleet.rounds import lacking
 from aggregator.fleet.step import step
+from algorithms.core.keys import NEWCOMER
 from helper.core.ledger import Ledger, SetRefused
 from tests.fleet.cases import all_work, asked, direct, run
 from tests.fleet.world import Client, World, asks_for_sum, digest_of
@@ -27,6 +28,7 @@ from wire.secret.question import Part, SumQuestion
 HELPERS = tuple(
     NamedKey(name, write_public_key(new_tls_key().public_key())) for name in ("n", "s", "e")
 )
+PARTS = {key: {"shared/w": Part(3, 0.25)} for key in (NEWCOMER, "0")}
 TEN = tuple(f"d{number}" for number in range(10))
 
 
@@ -47,9 +49,7 @@ class Secret(World):
             self.check_in(device_id)
         usual: dict[str, Any] = {"rounds": 3, "min_devices": 2, "deadline_s": 100.0}
         settings = usual | {"secret": True, "min_sum": 5, "helpers": HELPERS} | settings
-        self.start("run", **settings)
-        version = replace(run(self).version, parts={"shared/w": Part(3, 0.25)})
-        self.fleet.campaigns["run"] = replace(run(self), version=version)
+        self.start("run", parts=PARTS, **settings)
 
     def aggregate(self, command: e.Aggregate, *_: Any, **__: Any) -> None:
         campaign = self.fleet.campaigns[command.campaign]
@@ -250,6 +250,7 @@ class TestHelpers:
         assert world.lack.startswith("you to mend its secret sum and resume it: helper ")
         assert "unknown-device: d7 is not in the roster" in world.lack
         world.refusal = ""
+        world.now_s += 1.0
         direct(world, "resume")
         world.do_all()
         assert run(world).phase == "finished"

@@ -30,6 +30,7 @@ from aggregator.ports import Store
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from tests.support.known import known
 from wire.messages import CheckIn, Evaluate, InUse, Mask, Metrics, Train, Verb
+from wire.secret.question import Part
 
 MESSAGES = (e.SendPlan, e.OfferRelease, e.AcknowledgeUpdate, e.Cancel)
 TRAIN = Train(graph="step", epochs=1, batch_size=2, hyper={})
@@ -484,10 +485,11 @@ class World:
         auto: bool = True,
         gate: Gate = USUAL_GATE,
         programs: Mapping[str, tuple[Verb, ...]] = MappingProxyType({}),
+        parts: Mapping[str, dict[str, Part]] = MappingProxyType({}),
         **changes: Any,
     ) -> None:
         """A campaign begins. `auto`: its models are released when it is over; `programs`: other
-        verbs than the usual."""
+        verbs than the usual; `parts`: those of questions in secret mode."""
         chosen = settings_of(name=name, candidates=("own", "group") if keeps else (), **changes)
         usual: dict[str, tuple[Verb, ...]] = {"": (TRAIN,), NEW: (TRAIN,), "closing": CLOSING}
         if surveys:
@@ -498,6 +500,7 @@ class World:
             memory="",
             programs={**usual, **programs},
             newcomers=NEWCOMER,
+            parts=dict(parts),
         )
         record = Campaign(
             settings=chosen, next_settings=chosen, version=version, preparing=preparing

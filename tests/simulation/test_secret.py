@@ -1,6 +1,6 @@
 """Secret mode in a simulation: the sums are those that helpers open, to the bit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +8,22 @@ import msgspec
 import numpy as np
 import pytest
 
+from algorithms.groupings.sums import density
 from algorithms.registry import CHOICES
 from algorithms.sums import FIRST_CLIPS
-from edge_client.core.sums import SecretPolicy, answer, numbers_of
+from edge_client.core.sums import SecretPolicy, answer
+from helper.core.ledger import Ledger
+from helper.core.sums import Rules
 from simulation.engine import sums as secret_sums
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
-from simulation.engine.workers.device_host import DeviceResult
 from simulation.settings import SimulationSettings
 from simulation.simulate import SimulationResult, simulate
-from tests.helper.exchange import KEYS, Exchange
+from tests.helper.exchange import Exchange
 from tests.support.fleets import synthetic_fleet
-from wire.arrays.tensors import Tensors, decode_tensors
+from wire.arrays.tensors import Array, Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
+from wire.identity.certificates import new_tls_key
 from wire.secret.fixed import FixedPoint
 from wire.secret.messages import sign
 from wire.secret.question import SumQuestion
@@ -28,13 +31,36 @@ from wire.secret.question import SumQuestion
 WORKING = [name for name, each in CHOICES["objective"].items() if each.in_sums == "works"]
 
 
+NAMES = [f"d{number}" for number in range(20)]
+DEVICE_KEYS = {name: new_tls_key() for name in NAMES}
+ROSTER = {device: key.public_key() for device, key in DEVICE_KEYS.items()}
+LEDGERS = [Ledger()] * 4
+
+
+@pytest.fixture(autouse=True)
+def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(density, "DRAWS", 999)
+
+
+class Everybody(Exchange):
+    """An exchange of twenty devices, with helpers that remember all sets."""
+
+    def rules(self, helper: int) -> Rules:
+        return Rules(self.keys[helper], ROSTER, self.min_sum)
+
+
 def run(
-    algorithm: str, devices: int = 7, engine: EngineOptions | None = None, **others: Any
+    algorithm: str,
+    devices: int = 7,
+    engine: EngineOptions | None = None,
+    shifted: bool = True,
+    **others: Any,
 ) -> SimulationResult:
     settings = SimulationSettings(
         algorithm, **{"rounds": 2, "batch_size": 8, "secret": True, **others}
     )
-    return simulate(synthetic_fleet(devices), settings, engine=engine or EngineOptions("eager"))
+    data = synthetic_fleet(devices, shift=1.0 if devices == 20 and shifted else 0.0)
+    return simulate(data, settings, engine=engine or EngineOptions("eager"))
 
 
 def model_of(result: SimulationResult) -> Tensors:
@@ -42,48 +68,44 @@ def model_of(result: SimulationResult) -> Tensors:
 
 
 def by_helpers(
-    question: SumQuestion, results: Sequence[DeviceResult], received: Tensors, seed: int
+    question: SumQuestion, numbers: Iterable[tuple[str, Mapping[str, Array]]], seed: int
 ) -> Tensors:
     """The sum that three helpers open of what devices send, masked and signed."""
-    exchange = Exchange()
+    numbers = list(numbers)
+    exchange = Everybody(ledgers=LEDGERS)
     exchange.question = msgspec.structs.replace(question, helpers=exchange.question.helpers)
     policy = SecretPolicy([key.public_key() for key in exchange.keys])
-    for each in results:
-        share, values = answer(
-            exchange.question,
-            numbers_of(
-                exchange.question,
-                each.tensors,
-                received,
-                (each.evaluated, each.trained),
-            ),
-            each.device_id,
-            policy,
-            secret_sums.rounding(seed, each.device_id).bytes,
-        )
-        exchange.uploads[each.device_id] = share, sign(KEYS[each.device_id], share), values
-    return exchange.opened([each.device_id for each in results], [0, 2])
+    for device_id, each in numbers:
+        draw = secret_sums.rounding(seed, device_id).bytes
+        share, values = answer(exchange.question, each, device_id, policy, draw)
+        exchange.uploads[device_id] = share, sign(DEVICE_KEYS[device_id], share), values
+    return exchange.opened([device_id for device_id, _ in numbers], [0, 2])
 
 
+@pytest.mark.parametrize(("algorithm", "questions"), [("fedavg+uniform", 2), ("distfl", 11)])
 def test_sums_are_those_that_helpers_open_to_the_bit(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, algorithm: str, questions: int
 ) -> None:
-    algorithm = "fedavg+uniform"
-    rounds: list[tuple[Any, ...]] = []
+    """Helpers open sums of a fleet, or of its groups, which are found from sums."""
+    LEDGERS[:] = [Ledger()] * 4
+    devices = 20 if algorithm == "distfl" else 7
+
+    rounds: list[SumQuestion] = []
 
     def record(
-        question: SumQuestion, results: Sequence[DeviceResult], received: Tensors, seed: int
+        question: SumQuestion, numbers: Iterable[tuple[str, Mapping[str, Array]]], seed: int
     ) -> Tensors:
-        rounds.append((question, [*results], received, seed))
-        return by_helpers(question, results, received, seed)
+        rounds.append(question)
+        return by_helpers(question, numbers, seed)
 
-    expected = run(algorithm)
+    expected = run(algorithm, devices)
     monkeypatch.setattr(secret_sums, "sum_up", record)
-    result = run(algorithm)
-    assert len(rounds) == 2
+    result = run(algorithm, devices)
+    assert len(rounds) == questions
+    assert result.records[-1].groups == expected.records[-1].groups
     for name, value in model_of(expected).items():
         np.testing.assert_array_equal(model_of(result)[name], value)
-    assert rounds[0][0].parts != rounds[1][0].parts, "clips follow the changes"
+    assert rounds[0].parts != rounds[1].parts, "clips follow the changes"
 
 
 def test_the_model_is_that_of_clear_mode_but_for_the_rounding() -> None:
@@ -139,15 +161,16 @@ def test_a_round_without_enough_devices_is_not_opened() -> None:
 
 def test_a_round_that_shows_one_device_is_not_opened() -> None:
     question = SumQuestion("a" * 64, {}, 16, 7, 5, (), 0.0)
-    results = [DeviceResult(f"d{number}") for number in range(6)]
     with pytest.raises(Stalled, match=r"Round 2: .*differencing: .*would show 1 devices.*d6"):
-        secret_sums.check_set(question, results, [[f"d{number}" for number in range(7)]], 2)
+        secret_sums.check_set(
+            question, [f"d{n}" for n in range(6)], [[f"d{number}" for number in range(7)]], 2
+        )
 
 
 @pytest.mark.parametrize(
     ("others", "error"),
     [
-        ({"algorithm": "personal"}, "Secret mode cannot run 'distfl', the grouping of algorithm"),
+        ({"algorithm": "personal"}, "Secret mode cannot run 'robust', the mean of algorithm"),
         ({"privacy": "dp-sgd"}, "Secret mode cannot run 'dp-sgd'"),
         ({"cohort": 5}, "cohort must be 0, got 5: in secret mode the same devices train"),
         ({"profiles": "phones"}, "profiles must be left out, got phones: in secret mode the same"),
@@ -166,3 +189,49 @@ def test_what_secret_mode_cannot_do_is_refused_before_anything_starts(
 def test_a_device_sends_two_bytes_for_each_number() -> None:
     secret, clear = run("fedavg+uniform"), run("fedavg+uniform", secret=False)
     assert secret.summary.bytes.up < 0.8 * clear.summary.bytes.up
+
+
+def test_groups_are_found_from_sums_before_the_first_training() -> None:
+    result = run("distfl", 20)
+    groups, truth = result.records[-1].groups, result.data.truth
+    assert {(truth[d], group) for d, group in groups.items()} == {("0", "0"), ("1", "1")}
+    phases = [record.phase for record in result.records]
+    assert phases == ["preparing"] * 6 + ["training"] * 2 + ["evaluating"]
+    assert [len(record.evaluated) for record in result.records[:6]] == [20] * 6
+    tested = result.records[2].notes["survey"][""]
+    assert tested["devices"] == 20
+    assert tested["split"]
+    assert tested["p"] <= 0.0034
+    assert model_of(result)["shared/head.weight"].shape
+    moved = [decode_tensors(result.blobs.get(result.campaign.version.models[g]))[0] for g in "01"]
+    assert not np.array_equal(moved[0]["shared/head.weight"], moved[1]["shared/head.weight"])
+
+
+def test_a_fleet_of_one_population_and_a_small_one_are_one_group() -> None:
+    one = run("distfl", 20, shifted=False)
+    assert set(one.records[-1].groups.values()) == {"0"}
+    assert [r.phase for r in one.records][:4] == ["preparing"] * 3 + ["training"]
+    small = run("distfl", 7)
+    assert set(small.records[-1].groups.values()) == {"0"}
+    assert [r.phase for r in small.records][:2] == ["preparing", "training"]
+
+
+def test_a_survey_resumes_where_it_was(tmp_path: Path) -> None:
+    whole, engine = run("distfl", 20), EngineOptions("eager", checkpoint=tmp_path)
+    settings = SimulationSettings("distfl", 2, batch_size=8, secret=True)
+    data = synthetic_fleet(20, shift=1.0)
+    calls = list[RunProgress]()
+
+    def interrupt(progress: RunProgress) -> None:
+        calls.append(progress)
+        if len(calls) == 2:  # the first one is before any round
+            raise Interrupted
+
+    for _ in range(4):
+        calls.clear()
+        with pytest.raises(Interrupted):
+            simulate(data, settings, interrupt, engine=engine)
+    resumed = simulate(data, settings, engine=engine)
+    assert resumed.records[-1].groups == whole.records[-1].groups
+    for name, value in model_of(whole).items():
+        np.testing.assert_array_equal(model_of(resumed)[name], value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from wire.fields import Digest, Name, Positive, Text
+from wire.fields import Digest, MaybeName, Name, Positive, Text
 
 if TYPE_CHECKING:
     from wire.secret.fixed import FixedPoint
@@ -45,7 +45,8 @@ class Part(msgspec.Struct, frozen=True):
 class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
     """Question of the aggregator to every device of a cohort, alike for all of them.
 
-    `about` is the digest of what is computed: bundle, model and verbs. `most` is the largest number
+    `about` is the digest of what is computed: bundle, model and verbs. `group` tells questions to
+    several groups apart, which may train the same model. `most` is the largest number
     of devices of the sum. `helpers` are the digests of the helpers' keys. All of them must agree on
     a set: each then knows of every set, and no sets that some opened without the others combine.
     """
@@ -58,6 +59,7 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
     helpers: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_HELPERS)]
     closes_at_s: float
     scheme: Literal["masks"] = "masks"
+    group: MaybeName = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError if numbers of `bits` bits are too coarse for a sum over `most`."""

@@ -63,6 +63,10 @@ class DeviceResult:
 
         Only the result of one device of the branch has them.
     """
+    numbers: Mapping[str, Array] | None = field(default=None, repr=False)
+    """Numbers of an exchange of a survey, by part (`edge_client.core.survey`)."""
+    node: str = ""
+    """Node that the device has told."""
     problem: str = ""
     """Reason that the device cannot carry out the plan, or that admission refuses the update."""
     too_large: bool = False
@@ -164,7 +168,14 @@ class DeviceHost:
         took_s = perf_counter() - started_s
         carried = layout_of(sent) if names.of_role(sent, names.INT8) else ()
         outcome = (result.num_steps, result.evaluated, result.trained, took_s, tensors, carried)
-        return DeviceResult(device_id, result.model, windows.num_train, *outcome)
+        return DeviceResult(
+            device_id,
+            result.model,
+            windows.num_train,
+            *outcome,
+            numbers=result.numbers,
+            node=result.node,
+        )
 
     def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
         """Return class probabilities (n, classes) float32 of a device before round `number`."""

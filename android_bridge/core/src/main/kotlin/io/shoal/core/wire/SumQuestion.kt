@@ -15,7 +15,8 @@ internal data class SumPart(val count: Int, val clip: Double)
 /**
  * Question of an aggregator, which asks every device of a cohort for the same numbers (`wire/SPEC.md`,
  * 'Secret sums'). [about] is the digest of what is computed, [most] the largest number of devices of
- * the sum, [minSum] the smallest, and [helpers] the digests of the helpers' keys.
+ * the sum, [minSum] the smallest, and [helpers] the digests of the helpers' keys. [group] tells
+ * questions to several groups apart.
  */
 internal data class SumQuestion(
     val about: String,
@@ -25,6 +26,7 @@ internal data class SumQuestion(
     val minSum: Long,
     val helpers: List<String>,
     val closesAtS: Double,
+    val group: String = "",
 ) {
     /** Identity of the question: SHA-256 of its bytes. */
     val digest: String get() = digest(jsonText(fieldsOf(this)).toByteArray())
@@ -58,6 +60,7 @@ internal data class SumQuestion(
                 fields.positive("min_sum"),
                 helpers,
                 fields.double("closes_at_s"),
+                if (fields.string("group", "").isEmpty()) "" else fields.name("group"),
             )
         }
     }
@@ -74,6 +77,7 @@ internal fun fieldsOf(question: SumQuestion): Map<String, Any?> = linkedMapOf(
     "helpers" to question.helpers,
     "closes_at_s" to question.closesAtS,
     "scheme" to SumQuestion.SCHEME,
+    "group" to question.group,
 )
 
 /**
