@@ -8,7 +8,7 @@ grouping that needs surveys finds its groups before the first round, from sums a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,7 +32,6 @@ from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Layout
 from wire.errors import ConfigError
-from wire.secret.fixed import FixedPoint
 from wire.secret.messages import ACCURACY, LOSS, SCALARS
 from wire.secret.question import Part
 from wire.secret.survey import SurveySum, TellGroup
@@ -46,8 +45,6 @@ FIRST_CLIPS = {names.SHARED: 0.25, names.STATISTIC: 8.0}
 CHANGE_FACTOR = 16.0
 """Clip of a tensor, in multiples of the root mean square of its last mean change."""
 LEAST_CLIP = 1e-4
-SURVEY_BITS: Literal[32] = 32
-"""Bits of an integer of a survey."""
 
 
 def check_in_sums(spec: AlgorithmSpec) -> None:
@@ -155,15 +152,10 @@ def survey_verbs(verb: SurveySum | TellGroup) -> tuple[Verb, ...]:
     return (msgspec.structs.replace(SURVEY, report=False), verb)
 
 
-def survey_parts(
-    exchange: SurveySum, responses: Mapping[str, Layout], num_devices: int
-) -> dict[str, Part]:
+def survey_parts(exchange: SurveySum, responses: Mapping[str, Layout]) -> dict[str, Part]:
     """Return the parts of the question about an exchange.
 
-    Args:
-        exchange: the exchange.
-        responses: layout of the responses of each graph of the bundle.
-        num_devices: number of devices that are asked.
+    `responses`: layout of the responses of each graph of the bundle.
     """
     prefix = names.response(names.SURVEY) + "." + names.MEAN_OF
     num_inputs = sum(
@@ -171,7 +163,7 @@ def survey_parts(
         for name, _, shape in responses[names.SURVEY]
         if name.startswith(prefix)
     )
-    return exchange_parts(exchange, num_inputs, FixedPoint(SURVEY_BITS, num_devices).bound)
+    return exchange_parts(exchange, num_inputs)
 
 
 def survey_notes(state: State) -> dict[str, dict[str, Any]]:

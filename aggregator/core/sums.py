@@ -194,7 +194,7 @@ def question_of(
     Args:
         about: digest of what is computed (`wire.secret.messages.about_of`).
         parts: parts of the sum.
-        num_devices: number of devices that are asked.
+        num_devices: largest number of devices of the sum.
         min_sum: smallest number of devices of the sum.
         helpers: digests of the helpers' keys.
         closes_at_s: deadline.

@@ -171,6 +171,7 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
 def check_secret(settings: RoundSettings[Any], algorithm: AlgorithmSpec) -> None:
     """Raise ConfigError if secret mode cannot run an algorithm, or settings of a campaign."""
     check_in_sums(algorithm)
+    check_served(algorithm)
     check_fixed(
         settings,
         {
@@ -184,6 +185,16 @@ def check_secret(settings: RoundSettings[Any], algorithm: AlgorithmSpec) -> None
         raise ConfigError(
             f"algorithm {str(algorithm)!r}: devices choose a personal model by what they report, "
             "which secret mode does not have; use an algorithm without one, such as fedavg+uniform"
+        )
+
+
+def check_served(algorithm: AlgorithmSpec) -> None:
+    """Raise ConfigError if secret mode finds groups of an algorithm in simulations alone."""
+    if algorithm.parts.grouping.surveys:
+        raise ConfigError(
+            f"Secret mode cannot run {algorithm.grouping.name!r}, the grouping of algorithm "
+            f"{str(algorithm)!r}, in a service: groups from sums are for simulations (shoal "
+            "simulate --secret). Allowed: none."
         )
 
 

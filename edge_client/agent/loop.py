@@ -33,6 +33,7 @@ from edge_client.storage.answers import AnswerStore
 from edge_client.storage.incidents import Incidents
 from edge_client.storage.memory import SessionStore
 from edge_client.storage.state import CHECKPOINT, DeviceState
+from edge_client.storage.surveys import SurveyStore
 from edge_client.work.checkpoints import Checkpoints
 from edge_client.work.executor import Secret, from_entropy
 from edge_client.work.masking import Masking
@@ -162,7 +163,8 @@ class Agent:
         if helpers and key is not None:
             policy_of_sums = SecretPolicy(helpers, self._permitted.min_sum or LEAST_SUM)
             answers = AnswerStore(state.files)
-            masking = Masking(policy_of_sums, key, answers, secrets.token_bytes)
+            surveys = SurveyStore(state.files)
+            masking = Masking(policy_of_sums, key, answers, surveys, secrets.token_bytes)
         self._work = PlanWork(
             windows, self._memory, state, load_graphs, trusted, *around_work, live, masking
         )

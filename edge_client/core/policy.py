@@ -18,6 +18,8 @@ from wire.messages import (
     Policy,
     Protect,
     Respond,
+    SurveySum,
+    TellGroup,
     Train,
     Verb,
 )
@@ -80,10 +82,12 @@ def broken_rule(
             return f"unreported: {name} reports what graph {graph} gives"
     if policy.bundles is not None and bundle not in policy.bundles:
         return f"bundles: {bundle} is not permitted"
-    masked = mask_of(plan) is not None
-    if policy.min_sum is not None and not masked:
+    masked, surveys = mask_of(plan) is not None, surveying(plan) is not None
+    if policy.min_sum is not None and not masked and not surveys:
         return "min_sum: the plan does not end with mask"
-    if masked and (forbidden := _unmaskable(plan.verbs[:-1])):
+    if surveys and (malformed := _no_survey(plan.verbs)):
+        return malformed
+    if masked and not surveys and (forbidden := _unmaskable(plan.verbs[:-1])):
         return forbidden
     epochs = 0.0
     for verb in plan.verbs:
@@ -96,8 +100,9 @@ def broken_rule(
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
     verbs = plan.verbs
-    if masked:  # of all that the plan reports, only the change is sent
-        verbs = tuple(verb for verb in verbs if isinstance(verb, Train | Protect))
+    if masked or surveys:  # of all that the plan reports, only this is sent
+        sent = Train | Protect | SurveySum | TellGroup
+        verbs = tuple(verb for verb in verbs if isinstance(verb, sent))
     return (
         _unprotected(policy, verbs, measuring)
         or _too_few_windows(policy, verbs, measuring, y, num_test)
@@ -125,6 +130,11 @@ def mask_of(plan: Plan) -> Mask | None:
     return last if plan.verbs and isinstance(last := plan.verbs[-1], Mask) else None
 
 
+def surveying(plan: Plan) -> SurveySum | TellGroup | None:
+    """Return the verb by which a plan finds groups from sums, or None."""
+    return next((verb for verb in plan.verbs if isinstance(verb, SurveySum | TellGroup)), None)
+
+
 def permitted_facts(policy: Policy, message: CheckIn) -> CheckIn:
     """Return a check-in without the facts of the data that the policy does not permit."""
     if policy.min_sum is None:
@@ -132,6 +142,22 @@ def permitted_facts(policy: Policy, message: CheckIn) -> CheckIn:
     enough = ENOUGH_WINDOWS if message.num_train >= ENOUGH_WINDOWS else 0
     nothing = {"num_test": 0, "num_unlabelled": 0, "classes": None, "moved": False}
     return replace(message, num_train=enough, **nothing)
+
+
+def _no_survey(verbs: tuple[Verb, ...]) -> str | None:
+    """Return the rule that a plan with `survey-sum` or `tell-group` breaks, or None.
+
+    Such a plan surveys all training windows with the bundle's initial model, and does nothing else.
+    So all that devices tell of their groups is about the same measurements.
+    """
+    survey = Evaluate("train", "survey", "initial", report=False)
+    match verbs:
+        case (Evaluate() as first, SurveySum(), Mask()) if first == survey:
+            return None
+        case (Evaluate() as first, TellGroup()) if first == survey:
+            return None
+    name = next(v for v in verbs if isinstance(v, SurveySum | TellGroup)).__struct_config__.tag
+    return f"{name}: the plan must be a survey by the initial model, {name} and nothing else"
 
 
 def _unmaskable(verbs: tuple[Verb, ...]) -> str | None:
@@ -180,7 +206,8 @@ def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[
         return None
     rule = "max_clip_norm" if policy.max_clip_norm is not None else "min_noise_multiplier"
     for verb in verbs:
-        reports = isinstance(verb, Respond) or (isinstance(verb, Apply) and verb.report)
+        reports = isinstance(verb, Respond | SurveySum | TellGroup)
+        reports |= isinstance(verb, Apply) and verb.report
         if reports or (isinstance(verb, Evaluate) and verb.report and verb.graph in measuring):
             return (
                 f"{rule}: {verb.__struct_config__.tag} reports what neither clipping nor noise "
@@ -223,7 +250,7 @@ def _too_few_windows(
             case Train(report=False) | Evaluate(report=False):
                 behind = min(behind, count)
                 continue
-            case Apply() | Train() | Respond():
+            case Apply() | Train() | Respond() | SurveySum() | TellGroup():
                 count = min(count, behind)
             case Evaluate() if verb.graph in measuring:
                 count = min(count, behind)
@@ -266,6 +293,6 @@ def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
             return min(num_train, verb.most or num_train)
         case Evaluate(split="train"):
             return num_train or None
-        case Evaluate() | Choose() | Respond() | Apply(report=True):
+        case Evaluate() | Choose() | Respond() | SurveySum() | TellGroup() | Apply(report=True):
             return num_train
     return None

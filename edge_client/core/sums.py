@@ -130,6 +130,7 @@ def answer(
     device_id: str,
     policy: SecretPolicy,
     draw: Draw,
+    rounding: Draw | None = None,
 ) -> tuple[Share, Tensors]:
     """Return a device's share, to be signed, and its masked integers by part.
 
@@ -139,13 +140,14 @@ def answer(
         device_id: the device's id.
         policy: the owner's policy.
         draw: source of random bytes.
+        rounding: source of those that round the numbers; None for the same one.
 
     Raises:
         Declined: as `check_question`.
     """
     check_question(question, policy)
     keys = {key_digest(key): key for key in policy.helpers}
-    integers = integers_of(question, numbers, draw)
+    integers = integers_of(question, numbers, rounding or draw)
     count, upload = len(question.helpers), draw(UPLOAD_BYTES)
     seeds = [draw(SEED_BYTES) for _ in range(count)]
     values = {part: masked(integers[part], seeds, part) for part in question.parts}

@@ -1,15 +1,28 @@
 """A device's half of groups from secret sums: its coordinates, its numbers and its side. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
+from wire.codec import digest
 from wire.errors import Malformed
 from wire.secret.coordinates import bins_of, node_of, projected
-from wire.secret.survey import BINS, CLIP, SurveyScale, SurveySum
+from wire.secret.masks import mask
+from wire.secret.question import SumQuestion
+from wire.secret.survey import (
+    BINS,
+    CLIP,
+    SURVEY_BITS,
+    SURVEY_MOST,
+    SurveyScale,
+    SurveySum,
+    TellGroup,
+    parts_of,
+)
 
 PREFIX = names.response(names.SURVEY) + "."
 GRADIENT = "gradient"
@@ -94,3 +107,52 @@ def _exact(verb: SurveySum, measured: DeviceSurvey) -> Mapping[str, Array]:
     for row, axis in zip(bins, verb.axes, strict=True):
         row[bins_of(np.dot(np.array(axis.axis), position) - axis.mean, axis.deviation)] = 1
     return {"bins": bins.ravel()}
+
+
+def check_survey(question: SumQuestion, verb: SurveySum, numbers: Tensors) -> None:
+    """Check that a question is the one about an exchange, for any number of devices.
+
+    Raises:
+        Malformed: it has other parts, or integers that are rounded in another way.
+    """
+    if (question.bits, question.most) != (SURVEY_BITS, SURVEY_MOST):
+        raise Malformed(
+            f"question: a survey has bits {SURVEY_BITS} and most {SURVEY_MOST}, got "
+            f"{question.bits} and {question.most}"
+        )
+    num_inputs = len(verb.scale.mean) if verb.scale else len(numbers.get("means", ()))
+    if question.parts != parts_of(verb, num_inputs):
+        raise Malformed(f"question: its parts are not those of the exchange {verb.kind}")
+
+
+def bindings_of(verb: SurveySum | TellGroup) -> dict[str, str]:
+    """Return the facts that a device takes from a verb once for ever, by name, as digests.
+
+    They are the scale of coordinates, the plane of each node, and the exchanges of each node.
+    """
+    facts: dict[str, msgspec.Struct] = {}
+    if verb.scale is not None:
+        facts["scale"] = verb.scale
+    facts |= {f"plane {plane.node}": plane for plane in verb.planes}
+    if isinstance(verb, SurveySum):
+        facts[f"{verb.kind} {verb.node}"] = verb
+    return {name: digest(msgspec.json.encode(fact)) for name, fact in facts.items()}
+
+
+def rounding_of(seed: bytes, bundle: str, verb: SurveySum) -> Callable[[int], bytes]:
+    """Return the source of the random bytes that round the numbers of an exchange.
+
+    They are the same whenever the exchange is asked for. Sums of the same numbers that are rounded
+    anew each time would tell them more exactly.
+
+    Args:
+        seed: 32 random bytes that never leave the device.
+        bundle: digest of the bundle.
+        verb: the exchange.
+    """
+    name, calls = digest(bundle.encode() + msgspec.json.encode(verb)), iter(range(1 << 16))
+
+    def draw(count: int) -> bytes:
+        return mask(seed, f"rounding {name} {next(calls)}", count, np.dtype(np.uint8)).tobytes()
+
+    return draw

@@ -1,7 +1,7 @@
 """State of a plan in work: one method per verb, and the position between two runs of a graph."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -67,7 +67,7 @@ class PlanResult:
     num_steps: int = 0
     tensors: Tensors = field(default_factory=dict)
     private: Tensors = field(default_factory=dict)
-    numbers: Mapping[str, Array] | None = None
+    numbers: Tensors | None = None
     """Numbers of an exchange of a survey, by part; None for a plan without one."""
     node: str = ""
     """Node that the device is in, if the plan asks for it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_client.core import session as core
-from edge_client.core.policy import broken_rule, mask_of
+from edge_client.core.policy import broken_rule, mask_of, surveying
 from edge_client.core.ports import (
     GraphLoader,
     Graphs,
@@ -58,12 +58,14 @@ class Stopped(Exception):
 class Done:
     """A finished plan: its result and the seconds that it took.
 
-    `masked` is the answer to the plan's question, if it has one.
+    `masked` is the answer to the plan's question, if it has one. `node` is the one that the plan
+    asks the device to tell.
     """
 
     result: PlanResult
     seconds: float
     masked: tuple[SignedShare, Tensors] | None = None
+    node: str = ""
 
     def update(self, plan: Plan, num_train: int | None, bytes_received: int) -> bytes:
         """Return the encoded update that answers the plan.
@@ -75,7 +77,7 @@ class Done:
             bytes_received: bytes received since the previous update.
         """
         share, masked = self.masked or (None, {})
-        is_open = share is None and num_train is not None
+        is_open = share is None and num_train is not None and not self.node
         update = Update(
             run_id=plan.run_id,
             epoch=plan.epoch,
@@ -90,8 +92,9 @@ class Done:
             bytes_received=bytes_received,
             train_s=round(self.seconds, 6) if is_open else 0.0,
             share=share,
+            node=self.node,
         )
-        if share is not None:
+        if share is not None or self.node:
             return encode_update(update, masked)
         return encode_update(
             update, encoded(self.result.tensors, plan.encoding, plan.seed, plan.device_id)
@@ -174,8 +177,9 @@ class PlanWork:
                 return DeclinedPlan(action.reason, action.detail)
             self._memory.save(session)
             self._open(plan)
-            masks = mask_of(plan) is not None
-            result = self._always(plan, between) if masks else self._run(plan, between)
+            masks, survey = mask_of(plan) is not None, surveying(plan)
+            always = masks and survey is None
+            result = self._always(plan, between) if always else self._run(plan, between)
             for metrics in (result.trained, result.evaluated):
                 if not masks and (
                     not abs(metrics.loss_sum) <= LARGEST_SUM
@@ -189,10 +193,12 @@ class PlanWork:
                 isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs
             ):
                 self._live.surveyed()
-            masked = None
+            masked, node = None, ""
             if masks:
                 masked, result.private = self._masked(plan, result, now_s()), {}
-            return Done(result, self._checkpoints.worked_s, masked)
+            elif survey is not None:
+                node, result.private = self._node(plan, result), {}
+            return Done(result, self._checkpoints.worked_s, masked, node)
         except (Stopped, BlobMissing):
             self._memory.note(core.on_stopped(self._memory.session))
             return None
@@ -248,7 +254,7 @@ class PlanWork:
     def _run(self, plan: Plan, between: Between) -> PlanResult:
         assert self._executor is not None
         # a plan for this device alone could have prepared what a masked one starts from
-        masks = mask_of(plan) is not None
+        masks = mask_of(plan) is not None or surveying(plan) is not None
         private = {} if masks else self._state.private(plan.run_id, plan.round)
         if self._live is not None:  # the columns belong to the windows of an earlier plan
             private = {
@@ -286,15 +292,24 @@ class PlanWork:
             return PlanResult(plan.model)
 
     def _masked(self, plan: Plan, result: PlanResult, now_s: float) -> tuple[SignedShare, Tensors]:
+        masking, received = self._means_to_mask(), self._tensors(plan.model)
+        try:
+            return masking.answer(plan, result, received, now_s)
+        except Declined as error:
+            raise DeclinedPlan("policy", f"min_sum: {error}") from None
+
+    def _node(self, plan: Plan, result: PlanResult) -> str:
+        try:
+            return self._means_to_mask().node(plan, result)
+        except Declined as error:
+            raise DeclinedPlan("policy", f"min_sum: {error}") from None
+
+    def _means_to_mask(self) -> Masking:
         if self._masking is None:
             raise DeclinedPlan(
                 "policy", "min_sum: this device has no helpers' keys (--helpers), so no secret sums"
             )
-        received = self._tensors(plan.model)
-        try:
-            return self._masking.answer(plan, result, received, now_s)
-        except Declined as error:
-            raise DeclinedPlan("policy", f"min_sum: {error}") from None
+        return self._masking
 
     def _tensors(self, name: str) -> Tensors:
         return decode_tensors(read_blob(self._state.blob, name), RECEIVED_FILES)[0]

@@ -86,6 +86,7 @@ def demo(
 
     from aggregator.http.pages.words import percent
     from aggregator.maintenance.database import read_view
+    from aggregator.service.start import check_served
     from aggregator.storage.blob_folder import BlobFolder
     from aggregator.view.summary import EdgeSummary, PhonesSummary
     from algorithms.composition import read_algorithm
@@ -124,6 +125,7 @@ def demo(
         if spec == read_algorithm(DEFAULT_ALGORITHM):
             spec = read_algorithm("fedavg+uniform")
         check_in_sums(spec)
+        check_served(spec)
     devices, rounds, seed = words["devices"], words["rounds"], words["seed"]
     local_epochs = words["local_epochs"]
     fleet = select_devices(load_data(data), devices)

@@ -15,7 +15,7 @@ from aggregator.core.sums import opened, question_of, total_of
 from aggregator.fleet.plan import round_seed
 from algorithms.algorithm import State
 from algorithms.core.contract import Grouped
-from algorithms.sums import SURVEY_BITS, GroupSum, apply_sums, parts_of, survey_parts
+from algorithms.sums import GroupSum, apply_sums, parts_of, survey_parts
 from edge_client.core.sums import integers_of, numbers_of
 from helper.core.ledger import Ledger, SetRefused
 from simulation.engine.experiment import Experiment
@@ -27,7 +27,7 @@ from wire.messages import Plan
 from wire.secret.messages import about_of
 from wire.secret.parts import cut
 from wire.secret.question import SumQuestion
-from wire.secret.survey import SurveySum
+from wire.secret.survey import SURVEY_BITS, SURVEY_MOST, SurveySum
 
 Sets = tuple[tuple[str, ...], ...]
 """Devices of each sum so far."""
@@ -56,8 +56,8 @@ def ask_survey(
     settings = experiment.settings
     return question_of(
         _about(experiment, state, plans[0]),
-        survey_parts(exchange, settings.responses, len(plans)),
-        len(plans),
+        survey_parts(exchange, settings.responses),
+        SURVEY_MOST,
         settings.min_sum,
         (),
         0.0,

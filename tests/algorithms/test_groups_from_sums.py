@@ -27,7 +27,17 @@ from edge_client.core.survey import DeviceSurvey, coordinates, numbers_of
 from wire.arrays.tensors import Array, Tensors
 from wire.secret.coordinates import bins_of, node_of
 from wire.secret.fixed import FixedPoint
-from wire.secret.survey import BINS, MOST_DEPTH, WIDTH, Plane, SurveySum, TellGroup, parts_of
+from wire.secret.survey import (
+    BINS,
+    MOST_DEPTH,
+    SURVEY_BITS,
+    SURVEY_MOST,
+    WIDTH,
+    Plane,
+    SurveySum,
+    TellGroup,
+    parts_of,
+)
 
 MIN_SUM = 5
 
@@ -83,8 +93,8 @@ class Asked:
 
     def sums(self, exchange: SurveySum, devices: tuple[str, ...]) -> Tensors:
         assert msgspec.json.decode(msgspec.json.encode(exchange), type=SurveySum) == exchange
-        fixed = FixedPoint(32, len(devices))
-        parts = parts_of(exchange, 40, fixed.bound)
+        fixed = FixedPoint(SURVEY_BITS, SURVEY_MOST)
+        parts = parts_of(exchange, 40)
         totals = {name: np.zeros(part.count, fixed.dtype) for name, part in parts.items()}
         for device in devices:
             numbers = numbers_of(exchange, self.devices[device])
@@ -198,8 +208,7 @@ class TestTree:
 
 class _WithoutInputs(Asked):
     def sums(self, exchange: SurveySum, devices: tuple[str, ...]) -> Tensors:
-        fixed = FixedPoint(32, len(devices))
-        parts = parts_of(exchange, 0, fixed.bound)
+        parts = parts_of(exchange, 0)
         rows = [numbers_of(exchange, self.devices[device]) for device in devices]
         assert all(row.keys() == parts.keys() for row in rows)
         return {name: np.sum([row[name] for row in rows], 0) for name in parts}

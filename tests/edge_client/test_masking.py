@@ -15,6 +15,7 @@ from algorithms.sums import GroupSum, apply_sums, parts_of
 from edge_client.core.sums import Declined, SecretPolicy
 from edge_client.storage.answers import AnswerStore
 from edge_client.storage.files import MemoryFiles
+from edge_client.storage.surveys import SurveyStore
 from edge_client.work.job import PlanResult
 from edge_client.work.masking import Masking
 from tests.aggregator.test_secret_sums import World
@@ -48,7 +49,9 @@ def result_of(device: str) -> PlanResult:
 
 def masking_of(device: str, **policy: int) -> Masking:
     pinned = SecretPolicy([key.public_key() for key in HELPER_KEYS[:3]], **policy)
-    return Masking(pinned, KEYS[device], AnswerStore(MemoryFiles()), secrets.token_bytes)
+    files = MemoryFiles()
+    stores = AnswerStore(files), SurveyStore(files)
+    return Masking(pinned, KEYS[device], *stores, secrets.token_bytes)
 
 
 def question_of_plan() -> SumQuestion:

@@ -275,6 +275,7 @@ class TestHelpers:
         world.feed(e.SumFailed(at_s=world.now_s, campaign="run", round=1, problem=problem))
         assert run(world).paused
         world.down.clear()
+        world.now_s += 1.0
         direct(world, "resume")
         world.do_all()
         assert run(world).phase == "finished"

@@ -18,10 +18,13 @@ from wire.messages import (
     Policy,
     Protect,
     Respond,
+    SurveySum,
+    TellGroup,
     Train,
     Verb,
 )
 from wire.secret.question import Part, SumQuestion
+from wire.secret.survey import Plane, SurveyScale
 
 FILE = VECTORS / "policy.json"
 BUNDLE, MEASURING, LABELS, NUM_TEST = "watch", ["survey"], [i // 8 % 4 for i in range(40)], 10
@@ -53,6 +56,43 @@ SILENT = tuple(replace(verb, report=False) if isinstance(verb, Apply) else verb 
 
 MASKED = Mask(SumQuestion(A, {"shared/w": Part(6, 0.25)}, 16, 20, 5, (B,), 1.8e9))
 SECRET = Policy(min_sum=5)
+SURVEY = Evaluate("train", "survey", "initial", report=False)
+SCALE = SurveyScale((), (), (0.0,) * 32, (1.0,))
+EXCHANGE = SurveySum("scale")
+TELL = TellGroup(SCALE, (Plane("", (1.0,) * 32, 0.0),))
+SURVEYS: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
+    ("an exchange of a survey", SECRET, (SURVEY, EXCHANGE, MASKED), ""),
+    ("an exchange where clear updates are permitted", Policy(), (SURVEY, EXCHANGE, MASKED), ""),
+    ("an exchange without a sum", SECRET, (SURVEY, EXCHANGE), "survey-sum"),
+    ("an exchange without a survey", SECRET, (EXCHANGE, MASKED), "survey-sum"),
+    ("an exchange after training", SECRET, (Train(32), SURVEY, EXCHANGE, MASKED), "survey-sum"),
+    ("two exchanges", SECRET, (SURVEY, EXCHANGE, EXCHANGE, MASKED), "survey-sum"),
+    (
+        "a survey that is reported",
+        SECRET,
+        (replace(SURVEY, report=True), EXCHANGE, MASKED),
+        "survey-sum",
+    ),
+    (
+        "a survey by a model that was sent",
+        SECRET,
+        (replace(SURVEY, model="received"), EXCHANGE, MASKED),
+        "survey-sum",
+    ),
+    (
+        "a survey of some windows",
+        SECRET,
+        (replace(SURVEY, split="inputs", most=3), EXCHANGE, MASKED),
+        "survey-sum",
+    ),
+    ("a device that tells its group", SECRET, (SURVEY, TELL), ""),
+    ("a group of a trained model", SECRET, (Train(32), SURVEY, TELL), "tell-group"),
+    ("a group that hides in a sum", SECRET, (SURVEY, TELL, MASKED), "tell-group"),
+    ("a group and an exchange", SECRET, (SURVEY, TELL, EXCHANGE, MASKED), "tell-group"),
+    ("a verb of groups", Policy(verbs=("evaluate", "mask")), (SURVEY, TELL), "verbs"),
+    ("a survey over few windows", Policy(min_windows=41), (SURVEY, TELL), "min_windows"),
+    ("an exchange without noise", GUARDED, (SURVEY, EXCHANGE, MASKED), "max_clip_norm"),
+]
 
 CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
     (
@@ -423,7 +463,7 @@ def text() -> str:
                 "rule": rule,
             }
         )
-        for name, policy, verbs, rule in CASES
+        for name, policy, verbs, rule in (*CASES, *SURVEYS)
     ]
     told = [
         json.dumps(

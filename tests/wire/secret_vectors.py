@@ -6,7 +6,9 @@ own, which a sealer otherwise draws. ``answers``: a question, the policy of a de
 either the problem for which the device declines it, or its answer from these random bytes.
 ``plans``: plans with a question, and the problem for which the device declines it at that time.
 ``numbers``: the numbers of each part, from the change of a model. ``check_ins``: the facts of a
-device, and what of them its owner permits.
+device, and what of them its owner permits. ``surveys``: a device's survey as 32 bits by tensor, an
+exchange or `tell-group`, and its numbers, its node, or the problem. ``roundings``: the SHA-256 of
+the bytes that round an exchange. ``hostile_surveys``: verbs that no plan may have.
 Keys are DER in hexadecimal digits: PKCS #8, and SubjectPublicKeyInfo.
 """
 
@@ -26,16 +28,28 @@ from msgspec.structs import replace
 
 from edge_client.core.policy import permitted_facts
 from edge_client.core.sums import Declined, SecretPolicy, answer, check_about, numbers_of
+from edge_client.core.survey import coordinates, measured_in, rounding_of
+from edge_client.core.survey import numbers_of as numbers_of_survey
 from tests.wire.signed_vectors import VECTORS, A, B
 from wire.arrays.tensors import Array, Tensors
 from wire.codec import digest, encode
 from wire.errors import Malformed
 from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest
 from wire.messages import CheckIn, Mask, Metrics, Plan, Policy, Protect, Train
+from wire.secret.coordinates import node_of
 from wire.secret.fixed import FixedPoint
 from wire.secret.masks import SEED_BYTES, mask
 from wire.secret.messages import SCALARS, about_of, purpose_of, seeds_of
 from wire.secret.question import Part, Share, SumQuestion
+from wire.secret.survey import (
+    WIDTH,
+    Axis,
+    Plane,
+    SurveyScale,
+    SurveySum,
+    TellGroup,
+    parts_of,
+)
 
 FILE = VECTORS / "secret.json"
 SIGNED = b"shoal/1 secret\n"
@@ -342,6 +356,133 @@ def _check_ins() -> list[dict[str, Any]]:
     return rows
 
 
+def vector_survey(number: int, inputs: int) -> Tensors:
+    rng = np.random.default_rng([number, inputs])
+    survey = {"gradient": rng.normal(0, 1, (7, 11))}
+    if inputs:
+        for kind in ("mean", "variance"):
+            values = rng.random(inputs)
+            survey |= {f"{kind}.b": values[:3], f"{kind}.a": values[3:]}
+    return {f"response/survey.{name}": values.astype(np.float32) for name, values in survey.items()}
+
+
+def _scale_of(inputs: int) -> SurveyScale:
+    rng = np.random.default_rng(inputs)
+    return SurveyScale(
+        tuple(rng.normal(0, 0.2, inputs).tolist()),
+        tuple((0.5 + rng.random(inputs)).tolist()),
+        tuple(rng.normal(0, 0.05, WIDTH).tolist()),
+        (1.25, 0.9) if inputs else (1.1,),
+    )
+
+
+def _axis(number: int, scale: SurveyScale) -> tuple[float, ...]:
+    axis = np.random.default_rng([number, 3]).normal(0, 1, scale.width)
+    return tuple((axis / np.linalg.norm(axis)).tolist())
+
+
+def survey_verbs(inputs: int) -> list[SurveySum | TellGroup]:
+    scale = _scale_of(inputs)
+    planes = tuple(
+        Plane(node, _axis(number, scale), 0.05 * number - 0.1)
+        for number, node in enumerate(("", "0", "1", "10", "11"))
+    )
+    axes = tuple(Axis(_axis(9 + n, scale), 0.03 * n, 0.2 + 0.1 * n) for n in range(12))
+    by_node = {plane.node: plane for plane in planes}
+    return [
+        SurveySum("scale"),
+        SurveySum("moments", "", scale),
+        SurveySum("density", "", scale, axes=axes),
+        *(SurveySum("moments", side, scale, (by_node[""],)) for side in "01"),
+        *(
+            SurveySum("density", node, scale, (by_node[""], by_node[node[0]]), axes[:1])
+            for node in ("00", "01", "10", "11")
+        ),
+        TellGroup(scale, planes[:1]),
+        TellGroup(scale, planes),
+    ]
+
+
+def _surveys() -> list[dict[str, Any]]:
+    rows = []
+    for number, inputs, others in ((1, 0, 0), (1, 5, 5), (2, 5, 5), (1, 40, 40), (1, 5, 6)):
+        survey = vector_survey(number, inputs)
+        for verb in survey_verbs(others):
+            row: dict[str, Any] = {
+                "survey": {key: _bits(value.ravel()) for key, value in survey.items()},
+                "verb": encode_verb(verb),
+                "problem": None,
+            }
+            try:
+                measured = measured_in(survey)
+                if isinstance(verb, TellGroup):
+                    row["node"] = node_of(coordinates(measured, verb.scale), verb.planes)
+                else:
+                    numbers = numbers_of_survey(verb, measured)
+                    row["numbers"] = {key: _bits(each) for key, each in numbers.items()}
+                    row["parts"] = {
+                        name: [part.count, part.clip]
+                        for name, part in parts_of(verb, inputs).items()
+                    }
+            except Malformed as error:
+                row["problem"] = str(error)
+            rows.append(row)
+    return rows
+
+
+def encode_verb(verb: SurveySum | TellGroup) -> str:
+    """Return a verb as JSON."""
+    return msgspec.json.encode(verb).decode()
+
+
+def _roundings() -> list[dict[str, Any]]:
+    rows = []
+    for number, verb in enumerate(survey_verbs(5)):
+        if isinstance(verb, SurveySum):
+            seed = _bytes(b"rounding %d" % number, SEED_BYTES)
+            draw = rounding_of(seed, A, verb)
+            drawn = [draw(count) for count in (4, 400, 12)]
+            rows.append(
+                {"seed": seed.hex(), "bundle": A, "verb": encode_verb(verb)}
+                | {"drawn": [digest(each) for each in drawn]}
+            )
+    return rows
+
+
+def _hostile_surveys() -> list[str]:
+    """Verbs with fields that do not fit each other."""
+    good: list[dict[str, Any]] = [msgspec.to_builtins(verb) for verb in survey_verbs(5)]
+    scale, moments, density, side, *_, tell, tree = good
+    units = moments["scale"]
+    changes: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        (scale, {"scale": units}),
+        (scale, {"node": "0"}),
+        (scale, {"kind": "sums"}),
+        (moments, {"scale": None}),
+        (moments, {"axes": density["axes"]}),
+        (moments, {"node": "0"}),
+        (moments, {"node": "2"}),
+        (moments, {"node": "0000000"}),
+        (moments, {"scale": units | {"mean": units["mean"][1:]}}),
+        (moments, {"scale": units | {"origin": units["origin"][1:]}}),
+        (moments, {"scale": units | {"spreads": [1.0]}}),
+        (moments, {"scale": units | {"spreads": [1.0, 0.0]}}),
+        (moments, {"scale": units | {"deviation": [-1.0] * 5}}),
+        (density, {"axes": []}),
+        (density, {"axes": [density["axes"][0]] * 13}),
+        (density, {"axes": [density["axes"][0] | {"deviation": 0.0}]}),
+        (density, {"axes": [density["axes"][0] | {"axis": [1.0]}]}),
+        (side, {"planes": []}),
+        (side, {"planes": side["planes"] * 2}),
+        (side, {"planes": [side["planes"][0] | {"axis": [1.0]}]}),
+        (tell, {"planes": []}),
+        (tell, {"planes": tell["planes"] * 2}),
+        (tell, {"planes": tree["planes"][1:]}),
+        (tell, {"scale": None}),
+    )
+    return [json.dumps(verb | change) for verb, change in changes]
+
+
 def text() -> str:
     """Return the file."""
     return (
@@ -358,6 +499,9 @@ def text() -> str:
                 "plans": _plans(),
                 "numbers": _numbers(),
                 "check_ins": _check_ins(),
+                "surveys": _surveys(),
+                "roundings": _roundings(),
+                "hostile_surveys": _hostile_surveys(),
                 "answers": [_answer(case, number) for number, case in enumerate(CASES, start=1)],
             }
         )

@@ -21,6 +21,16 @@ MOST_DEPTH = 6
 """Maximum number of splits that a device tells its side of."""
 CLIP = 4.0
 """Largest absolute value of a coordinate."""
+SURVEY_BITS: Literal[32] = 32
+"""Bits of an integer of a survey."""
+SURVEY_MOST = 4_095
+"""Largest number of devices of a survey.
+
+It is that of every question about a survey: a sum that is rounded in another way as well would be
+known more exactly.
+"""
+ONE = float(((1 << (SURVEY_BITS - 1)) - 1) // SURVEY_MOST - 1)
+"""Clip with which the number 1 is the integer 1, so that counts are exact."""
 
 Numbers = Annotated[tuple[float, ...], msgspec.Meta(max_length=1 << 16)]
 Sketch = Annotated[tuple[float, ...], msgspec.Meta(min_length=WIDTH, max_length=WIDTH)]
@@ -141,13 +151,12 @@ def ancestors_of(node: str) -> tuple[str, ...]:
     return tuple(node[:depth] for depth in range(len(node)))
 
 
-def parts_of(verb: SurveySum, num_inputs: int, bound: int) -> dict[str, Part]:
+def parts_of(verb: SurveySum, num_inputs: int) -> dict[str, Part]:
     """Return the parts of the question about an exchange.
 
     Args:
         verb: the exchange.
         num_inputs: number of means of the inputs of BatchNorm layers.
-        bound: largest integer of the question; counts are exact with this clip.
     """
     if verb.scale is None:
         inputs = {"means": 16.0, "squares": 256.0, "variances": 256.0} if num_inputs else {}
@@ -159,4 +168,4 @@ def parts_of(verb: SurveySum, num_inputs: int, bound: int) -> dict[str, Part]:
     if verb.kind == "moments":
         products = width * (width + 1) // 2
         return {"coordinates": Part(width, CLIP), "products": Part(products, CLIP * CLIP)}
-    return {"bins": Part(len(verb.axes) * BINS, float(bound - 1))}
+    return {"bins": Part(len(verb.axes) * BINS, ONE)}

@@ -199,11 +199,16 @@ def _scale(sums: Tensors, count: int) -> SurveyScale:
         scattered = np.maximum(means["squares"] - mean**2, 0.0) / deviation**2
         spreads.insert(0, float(scattered.sum()))
     return SurveyScale(
-        tuple(mean.tolist()),
-        tuple(deviation.tolist()),
-        tuple(origin.tolist()),
-        tuple(max(spread, 1e-8) ** 0.5 for spread in spreads),
+        _short(mean),
+        _short(deviation),
+        _short(origin),
+        _short(np.sqrt(np.maximum(spreads, 1e-8))),
     )
+
+
+def _short(numbers: Array) -> tuple[float, ...]:
+    """Return numbers with six digits, so that a plan with many of them is a short message."""
+    return tuple(float(f"{number:.6g}") for number in numbers)
 
 
 def _moments(sums: Tensors, count: int) -> TreeNode:
@@ -226,7 +231,7 @@ def _view(covariance: Matrix, mean: Array, view: slice) -> ViewAxes:
     rows = zip(axes, deviations, strict=False)  # there are more deviations than axes
     return ViewAxes(
         tuple(
-            Axis(tuple(axis.tolist()), float(axis @ mean), max(float(deviation), 1e-9))
+            Axis(_short(axis), float(axis @ mean), max(float(deviation), 1e-9))
             for axis, deviation in rows
         ),
         tuple(deviations.tolist()),

@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.secret.AnswerStore
+import io.shoal.core.secret.SurveyStore
 import io.shoal.core.secret.Masking
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Busy
@@ -42,7 +43,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, environment.loader, environment.windows, self.trusted, environment.noise)
     private val checkpoints = Checkpoints(deviceId, storage, environment.loader.runtime, clock, log, environment.pace, ::progressed)
-    private val masking = self.secret?.let { secret -> self.key?.let { Masking(secret, it, AnswerStore(storage)) } }
+    private val masking = self.secret?.let { secret -> self.key?.let { Masking(secret, it, AnswerStore(storage), SurveyStore(storage)) } }
     private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes, masking, time::forEpoch)
     private val personalModels = PersonalModels(storage)
     private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log, time::latestS, ::noteError)

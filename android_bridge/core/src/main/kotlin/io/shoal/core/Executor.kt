@@ -26,6 +26,8 @@ public class PlanResult internal constructor(
     public val numSteps: Long,
     public val tensors: Tensors,
     public val private: Tensors,
+    internal val numbers: Map<String, FloatArray>? = null,
+    internal val node: String = "",
 )
 
 /**

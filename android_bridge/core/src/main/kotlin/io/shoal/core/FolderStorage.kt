@@ -42,6 +42,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val streamFile = File(folder, "stream.json")
     private val questionsFile = File(folder, "questions.json")
     private val answersFile = File(folder, "answers")
+    private val surveysFile = File(folder, "surveys")
 
     init {
         if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw StorageException("state folder $folder: cannot be created or written")
@@ -229,6 +230,10 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     override fun answers(): ByteArray? = if (answersFile.exists()) checked(Files.readAllBytes(answersFile.toPath())) else null
 
     override fun saveAnswers(payload: ByteArray): Unit = writeChecked(answersFile, payload)
+
+    override fun surveys(): ByteArray? = if (surveysFile.exists()) checked(Files.readAllBytes(surveysFile.toPath())) else null
+
+    override fun saveSurveys(payload: ByteArray): Unit = writeChecked(surveysFile, payload)
 
     override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from 0") {
         val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }

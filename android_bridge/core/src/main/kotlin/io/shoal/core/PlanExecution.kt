@@ -2,6 +2,8 @@ package io.shoal.core
 
 import io.shoal.core.random.Generator
 import io.shoal.core.random.Noise
+import io.shoal.core.secret.DeviceSurvey
+import io.shoal.core.secret.nodeOf
 import io.shoal.core.wire.Annotate
 import io.shoal.core.wire.Apply
 import io.shoal.core.wire.Bundle
@@ -13,6 +15,8 @@ import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
+import io.shoal.core.wire.SurveySum
+import io.shoal.core.wire.TellGroup
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.checkLayout
 
@@ -56,6 +60,8 @@ internal class PlanExecution(
     private var runs = 0L
     private var within = Within()
     private var resumed = false
+    private var numbers: Map<String, FloatArray>? = null
+    private var node = ""
 
     /** Number of steps of all training in the plan. */
     private val plannedSteps = plan.verbs.filterIsInstance<Train>().sumOf { verb ->
@@ -84,6 +90,8 @@ internal class PlanExecution(
                 is Apply -> apply(verb)
                 is Respond -> respond(verb)
                 is Protect -> protect(verb)
+                is SurveySum -> numbers = DeviceSurvey.of(tensors).numbers(verb)
+                is TellGroup -> node = nodeOf(DeviceSurvey.of(tensors).coordinates(verb.scale), verb.planes)
                 is Mask -> {} // the agent masks the result
             }
             verbs++
@@ -290,7 +298,7 @@ internal class PlanExecution(
         val personal = tensors.filterKeys { it in tuned }
         val layouts = manifest.tensors.filter { it.key in private || it.key in personal }.map { it.layout }
         checkLayout(private + personal, layouts, "private tensors after round ${plan.round}") // wrong ones would break later plans
-        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, private + columns + personal.mapKeys { Names.personal(it.key) })
+        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, private + columns + personal.mapKeys { Names.personal(it.key) }, numbers, node)
     }
 
     private fun checkBatches(verb: Train, numExamples: Int) {

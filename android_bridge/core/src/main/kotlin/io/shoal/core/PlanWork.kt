@@ -10,6 +10,7 @@ import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Respond
 import io.shoal.core.wire.SumQuestion
+import io.shoal.core.wire.SurveyVerb
 import io.shoal.core.wire.Update
 import io.shoal.core.wire.checkSums
 import io.shoal.core.wire.encodeUpdate
@@ -85,7 +86,8 @@ internal class PlanWork(
         val resumed = checkpoints.begin(plan, executor)
         val isMasked = maskOf(plan) != null
         // a plan for this device alone could have prepared what a masked one starts from
-        val start = if (isMasked) emptyMap() else private
+        val survey = surveying(plan)
+        val start = if (isMasked || survey != null) emptyMap() else private
         fun run(from: Checkpoint?) = executor.execute(plan, model, start, loaded::tensors, onStep, from) { paused(between) }
         fun work() = try {
             run(resumed)
@@ -93,7 +95,7 @@ internal class PlanWork(
             checkpoints.drop(unfit.message.orEmpty())
             run(null)
         }
-        val result = if (isMasked) always(plan, ::work) else work()
+        val result = if (isMasked && survey == null) always(plan, ::work) else work()
         val numTrain = windows.labelsFor(loaded.verified(plan.bundle).manifest.needsLabels).first.rows
         val update = Update(
             runId = plan.runId,
@@ -111,13 +113,14 @@ internal class PlanWork(
         )
         if (!isMasked) checkSums(update)
         val masked = maskOf(plan)?.let { masked(it.question, plan, result, model) }
-        val permitted = if (masked == null && policy.minSum == null) update else withoutCounts(update)
-        val tensors = masked?.tensors ?: Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId)
-        val payload = encodeUpdate(permitted.copy(share = masked?.signed), tensors)
+        val node = if (isMasked || survey == null) "" else node(survey, plan, result)
+        val permitted = if (masked == null && survey == null && policy.minSum == null) update else withoutCounts(update)
+        val tensors = masked?.tensors ?: if (survey != null) emptyMap() else Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId)
+        val payload = encodeUpdate(permitted.copy(share = masked?.signed, node = node), tensors)
         if (payload.size > mostBytes) {
             throw LimitExceededException("update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
-        return FinishedPlan(payload, result.model, if (isMasked) emptyMap() else result.private, result.numSteps, masked?.store ?: {})
+        return FinishedPlan(payload, result.model, if (isMasked || survey != null) emptyMap() else result.private, result.numSteps, masked?.store ?: {})
     }
 
     /**
@@ -135,13 +138,24 @@ internal class PlanWork(
     }
 
     private fun masked(question: SumQuestion, plan: Plan, result: PlanResult, model: Tensors): MaskedResult {
-        if (masking == null) throw PolicyBrokenException("min_sum: this device has no helpers' keys (helpers), so no secret sums")
+        val masking = meansToMask()
         return try {
             masking.answer(question, plan, result, model, timeOf(plan.epoch))
         } catch (broken: PolicyBrokenException) {
             throw PolicyBrokenException("min_sum: ${broken.message}")
         }
     }
+
+    private fun node(tell: SurveyVerb, plan: Plan, result: PlanResult): String {
+        val masking = meansToMask()
+        return try {
+            masking.node(tell, plan, result)
+        } catch (broken: PolicyBrokenException) {
+            throw PolicyBrokenException("min_sum: ${broken.message}")
+        }
+    }
+
+    private fun meansToMask(): Masking = masking ?: throw PolicyBrokenException("min_sum: this device has no helpers' keys (helpers), so no secret sums")
 
     /** Return an update without counts, metrics and times of the device's data. */
     private fun withoutCounts(update: Update) = update.copy(numTrain = 0, numSteps = 0, evaluated = Metrics(), trained = Metrics(), trainS = 0.0)

@@ -10,6 +10,9 @@ import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Protect
 import io.shoal.core.wire.Respond
+import io.shoal.core.wire.SurveySum
+import io.shoal.core.wire.SurveyVerb
+import io.shoal.core.wire.TellGroup
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Verb
 
@@ -49,17 +52,34 @@ internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: S
     }
     if (policy.bundles != null && bundle !in policy.bundles) return "bundles: $bundle is not permitted"
     val isMasked = maskOf(plan) != null
-    if (policy.minSum != null && !isMasked) return "min_sum: the plan does not end with mask"
-    if (isMasked) unmaskable(plan.verbs.dropLast(1))?.let { return it }
+    val surveys = surveying(plan) != null
+    if (policy.minSum != null && !isMasked && !surveys) return "min_sum: the plan does not end with mask"
+    if (surveys) noSurvey(plan.verbs)?.let { return it }
+    if (isMasked && !surveys) unmaskable(plan.verbs.dropLast(1))?.let { return it }
     val epochs = plan.verbs.sumOf { if (it is Train) epochsOf(it, y.rows) else 0.0 }
     if (epochs > policy.maxEpochs) return "max_epochs: $epochs are asked for, ${policy.maxEpochs} are permitted"
-    // of all that a masked plan reports, only the change is sent
-    val verbs = if (isMasked) plan.verbs.filter { it is Train || it is Protect } else plan.verbs
+    // of all that such a plan reports, only this is sent
+    val verbs = if (isMasked || surveys) plan.verbs.filter { it is Train || it is Protect || it is SurveyVerb } else plan.verbs
     return unprotected(policy, verbs, measuring) ?: tooFewWindows(policy, verbs, measuring, y, numTest) ?: telling(policy, verbs, measuring)
 }
 
 /** Return the verb that masks the plan's result, or null if it is reported as it is. */
 internal fun maskOf(plan: Plan): Mask? = plan.verbs.lastOrNull() as? Mask
+
+/** Return the verb by which a plan finds groups from sums, or null. */
+internal fun surveying(plan: Plan): SurveyVerb? = plan.verbs.firstNotNullOfOrNull { it as? SurveyVerb }
+
+/**
+ * Return the rule that a plan with a verb of a survey breaks, or null. Such a plan surveys all training
+ * windows with the bundle's initial model, and does nothing else. So all that devices tell of their
+ * groups is about the same measurements.
+ */
+private fun noSurvey(verbs: List<Verb>): String? {
+    val survey = verbs.first { it is SurveyVerb }
+    val follows = if (survey is SurveySum) listOf(verbs.lastOrNull() as? Mask) else emptyList()
+    if (verbs == listOf(Evaluate("train", "survey", "initial", report = false), survey) + follows) return null
+    return "${survey.type}: the plan must be a survey by the initial model, ${survey.type} and nothing else"
+}
 
 /** Return a check-in without the facts of the data that the policy does not permit. */
 internal fun permittedFacts(policy: Policy, message: CheckIn): CheckIn {
@@ -100,7 +120,7 @@ internal fun graphOf(verb: Verb): String? = when (verb) {
     is Annotate -> verb.graph
     is Apply -> verb.graph
     is Respond -> verb.graph
-    is Protect, is Mask -> null
+    is Protect, is SurveySum, is TellGroup, is Mask -> null
 }
 
 private fun epochsOf(train: Train, numTrain: Int): Double =
@@ -116,7 +136,7 @@ private fun unprotected(policy: Policy, verbs: List<Verb>, measuring: Set<String
     if (policy.maxClipNorm == null && leastNoise == 0.0) return null
     val rule = if (policy.maxClipNorm != null) "max_clip_norm" else "min_noise_multiplier"
     for (verb in verbs) {
-        val measures = (verb is Apply && verb.report) || verb is Respond || (verb is Evaluate && verb.report && verb.graph in measuring)
+        val measures = (verb is Apply && verb.report) || verb is Respond || verb is SurveyVerb || (verb is Evaluate && verb.report && verb.graph in measuring)
         if (measures) return "$rule: ${verb.type} reports what neither clipping nor noise covers"
     }
     if (verbs.none { it is Train && it.report }) return null
@@ -142,7 +162,7 @@ private fun tooFewWindows(policy: Policy, verbs: List<Verb>, measuring: Set<Stri
             behind = minOf(behind, over)
             continue
         }
-        val measures = verb is Apply || verb is Train || verb is Respond || (verb is Evaluate && verb.graph in measuring)
+        val measures = verb is Apply || verb is Train || verb is Respond || verb is SurveyVerb || (verb is Evaluate && verb.graph in measuring)
         val count = if (measures) minOf(over, behind) else over
         if (count < policy.minWindows) {
             val few = if (policy.minSum == null) "$count" else "too few windows"
@@ -168,7 +188,7 @@ private fun windowsOf(verb: Verb, y: Tensor, numTest: Int): Int? = when (verb) {
         else -> y.rows.takeIf { it > 0 }
     }
     is Apply -> y.rows.takeIf { verb.report }
-    is Choose, is Respond -> y.rows
+    is Choose, is Respond, is SurveySum, is TellGroup -> y.rows
     is Annotate, is Protect, is Mask -> null
 }
 
@@ -190,5 +210,5 @@ private fun reports(verb: Verb): Boolean = when (verb) {
     is Evaluate -> verb.report
     is Apply -> verb.report
     is Choose, is Respond -> true
-    is Annotate, is Protect, is Mask -> false
+    is Annotate, is Protect, is SurveySum, is TellGroup, is Mask -> false
 }

@@ -146,6 +146,18 @@ public interface Storage {
     /** Store the answers to questions of secret sums. */
     public fun saveAnswers(payload: ByteArray)
 
+    /**
+     * Return the facts that bind the device in surveys as they were stored, or null before the first
+     * one.
+     *
+     * @throws MalformedException the file is damaged; it is not deleted, since the device could tell
+     *   more of itself then
+     */
+    public fun surveys(): ByteArray?
+
+    /** Store the facts that bind the device in surveys. */
+    public fun saveSurveys(payload: ByteArray)
+
     /** Return the sums of the streams of a bundle's windows, new ones if there are none. */
     public fun stream(bundle: String): StreamSums
 

@@ -38,6 +38,7 @@ internal class Mortal(private val storage: Storage, private val at: Int, private
     override fun keepBlobs(digests: Set<String>) = write { storage.keepBlobs(digests) }
 
     override fun saveAnswers(payload: ByteArray) = write { storage.saveAnswers(payload) }
+    override fun saveSurveys(payload: ByteArray) = write { storage.saveSurveys(payload) }
 
     override fun putUpdate(runId: String, round: Long, payload: ByteArray, private: Tensors) =
         write { storage.putUpdate(runId, round, payload, private) }

@@ -69,6 +69,10 @@ class HostileTest {
 
         override fun saveAnswers(payload: ByteArray) = Unit
 
+        override fun surveys() = null
+
+        override fun saveSurveys(payload: ByteArray) = Unit
+
         override fun checkpoint() = written
 
         override fun putCheckpoint(payload: ByteArray) {

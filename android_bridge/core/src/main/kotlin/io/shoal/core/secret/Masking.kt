@@ -8,12 +8,15 @@ import io.shoal.core.PolicyBrokenException
 import io.shoal.core.Storage
 import io.shoal.core.Tensor
 import io.shoal.core.Tensors
+import io.shoal.core.surveying
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.SignedShare
 import io.shoal.core.wire.SumQuestion
+import io.shoal.core.wire.SurveySum
+import io.shoal.core.wire.SurveyVerb
 import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.encodeTensors
 import io.shoal.core.wire.fieldsOf
@@ -38,6 +41,7 @@ internal class Masking(
     private val policy: SecretPolicy,
     private val key: EnrolmentKey,
     private val answers: AnswerStore,
+    private val surveys: SurveyStore,
     private val draw: (Int) -> ByteArray = { ByteArray(it).also(SecureRandom()::nextBytes) },
 ) {
     /**
@@ -54,10 +58,28 @@ internal class Masking(
         policy.check(question)
         checkAbout(question, plan, nowS)
         return answers.once(question) {
-            val answer = answer(question, numbersOf(question, result.tensors, received, listOf(result.evaluated, result.trained)), plan.deviceId, policy, draw)
+            val survey = surveying(plan) as? SurveySum
+            val numbers = if (survey == null) {
+                numbersOf(question, result.tensors, received, listOf(result.evaluated, result.trained))
+            } else {
+                result.numbers!!.also { checkSurvey(question, survey, it) }
+            }
+            val rounding = survey?.let { roundingOf(surveys.bind(plan.bundle, it), plan.bundle, it) } ?: draw
+            val answer = answer(question, numbers, plan.deviceId, policy, draw, rounding)
             val tensors = answer.values.entries.associate { (part, bytes) -> Names.masked(part) to bytesTensor(bytes) }
             MaskedResult(SignedShare(answer.share, answer.signature(key)), tensors)
         }
+    }
+
+    /**
+     * Return the node that the device tells, by a plan that it has carried out.
+     *
+     * @throws PolicyBrokenException the device is bound to another survey
+     */
+    fun node(tell: SurveyVerb, plan: Plan, result: PlanResult): String {
+        if (result.node.isEmpty()) throw PolicyBrokenException("survey: the device is in no node of the plan")
+        surveys.bind(plan.bundle, tell)
+        return result.node
     }
 }
 

@@ -146,6 +146,7 @@ internal class SecretAnswer(val share: Share, val values: Map<String, ByteArray>
  *
  * @param numbers numbers by part, of the counts in the question ([numbersOf])
  * @param draw function that returns so many random bytes, which nobody else may know
+ * @param rounding function that returns those that round the numbers
  * @param ephemeral function that returns a new key pair
  * @throws PolicyBrokenException the [policy] forbids the question
  */
@@ -155,6 +156,7 @@ internal fun answer(
     deviceId: String,
     policy: SecretPolicy,
     draw: (Int) -> ByteArray,
+    rounding: (Int) -> ByteArray = draw,
     ephemeral: () -> KeyPair = HelperKey::ephemeral,
 ): SecretAnswer {
     policy.check(question)
@@ -162,7 +164,7 @@ internal fun answer(
     val (count, id) = Pair(question.helpers.size, question.digest)
     val fixed = FixedPoint(question.bits, question.most)
     val integers = question.parts.mapValues { (name, part) ->
-        val draws = ByteBuffer.wrap(draw(Math.multiplyExact(4, part.count))).order(ByteOrder.LITTLE_ENDIAN)
+        val draws = ByteBuffer.wrap(rounding(Math.multiplyExact(4, part.count))).order(ByteOrder.LITTLE_ENDIAN)
         val uniform = DoubleArray(part.count) { (draws.getInt().toLong() and 0xffffffffL) / 4294967296.0 }
         fixed.encode(numbers.getValue(name), part.clip, uniform)
     }

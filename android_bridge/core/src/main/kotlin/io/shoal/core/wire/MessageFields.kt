@@ -60,6 +60,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "bytes_received" to message.bytesReceived,
         "train_s" to message.trainS,
         "share" to message.share?.let(::fieldsOf),
+        "node" to message.node,
     )
     is Decline -> linkedMapOf(
         "run_id" to message.runId,
@@ -200,6 +201,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         bytesReceived = f.count("bytes_received", 0),
         trainS = f.double("train_s", 0.0),
         share = f.objectOrNull("share", ::signedShareOf),
+        node = nodeIn(f, "node", ""),
     )
     "decline" -> Decline(
         runId = f.name("run_id"),

@@ -190,6 +190,7 @@ internal data class Update(
     val bytesReceived: Long = 0,
     val trainS: Double = 0.0,
     val share: SignedShare? = null,
+    val node: String = "",
 ) : Message {
     override val type: String get() = "update"
 }

@@ -28,6 +28,8 @@ internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>
     is Apply -> linkedMapOf("graph" to verb.graph, "report" to verb.report)
     is Respond -> linkedMapOf("inputs" to verb.inputs, "graph" to verb.graph)
     is Protect -> linkedMapOf("clip_norm" to verb.clipNorm, "noise_std" to verb.noiseStd)
+    is SurveySum -> surveyFields(verb)
+    is TellGroup -> surveyFields(verb)
     is Mask -> linkedMapOf("question" to fieldsOf(verb.question))
 }
 
@@ -66,6 +68,8 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
         clipNorm = f.double("clip_norm", expected = "above 0") { it > 0 },
         noiseStd = f.double("noise_std", 0.0, "at least 0") { it >= 0 },
     )
+    "survey-sum" -> surveySumOf(f, path)
+    "tell-group" -> tellGroupOf(f, path)
     "mask" -> Mask(SumQuestion.of(f.obj("question")))
     else -> throw MalformedException("$path: unknown verb '${type.take(80)}'")
 }
