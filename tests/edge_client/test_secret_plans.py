@@ -19,9 +19,11 @@ from wire.identity.certificates import key_digest
 from wire.secret.messages import SCALARS, about_of
 from wire.secret.payloads import masked_values
 from wire.secret.question import Part, SumQuestion
+from wire.secret.survey import SURVEY_BITS, SURVEY_MOST, WIDTH, Plane, SurveyScale, parts_of
 
 VERBS = (m.Evaluate(), m.Train(8))
 HELPERS = [key.public_key() for key in HELPER_KEYS[:3]]
+SURVEY = m.Evaluate("train", "survey", "initial", report=False)
 Run = Callable[[str, Any], Any]
 
 
@@ -142,3 +144,62 @@ def test_an_offered_model_is_not_tried_on_the_windows(device: Device) -> None:
     report = device.in_use()
     assert (report.number, report.problem) == (1, "")
     assert report.evaluated == report.before == m.Metrics()
+
+
+def survey(device: Device, number: int, verb: m.SurveySum, **changes: Any) -> SumQuestion:
+    """Send a plan with an exchange of a survey, and let the device do what it does."""
+    prefix = "response/survey.mean."
+    sizes = [
+        shape[0]
+        for name, _, shape in device.bundle.manifest.responses("survey")
+        if name.startswith(prefix)
+    ]
+    about = about_of(device.bundle.digest, digest(device.model), (SURVEY, verb))
+    names = sorted(key_digest(key) for key in HELPERS)
+    most = changes.pop("most", SURVEY_MOST)
+    parts = parts_of(verb, sum(sizes))
+    closes_at_s = NOW_S + 100 + number
+    question = question_of(about, parts, most, 5, names, closes_at_s, SURVEY_BITS)
+    device.offer()
+    device.send_plan(number, verbs=(SURVEY, verb, m.Mask(question)))
+    device.turn()
+    return question
+
+
+def scale_for(device: Device) -> SurveyScale:
+    layout = device.bundle.manifest.responses("survey")
+    count = sum(shape[0] for name, _, shape in layout if name.startswith("response/survey.mean."))
+    return SurveyScale((0.0,) * count, (1.0,) * count, (0.0,) * WIDTH, (1.0, 1.0))
+
+
+def test_an_exchange_of_a_survey_is_masked_and_nothing_else_of_it_is_sent(device: Device) -> None:
+    question = survey(device, 1, m.SurveySum("scale"))
+    ((update, tensors),) = device.updates()
+    assert update.share is not None
+    assert {"means", "sketch"} <= masked_values(update.share, tensors, question).keys()
+    assert (update.num_train, update.num_steps, update.train_s, update.node) == (0, 0, 0.0, "")
+
+
+def test_a_device_tells_its_side_and_is_bound_by_the_first_plane(device: Device) -> None:
+    scale = scale_for(device)
+    plane = Plane("", (1.0,) * scale.width, 0.0)
+
+    def tell(number: int, threshold: float) -> None:
+        planes = (Plane("", plane.axis, threshold),)
+        device.offer()
+        device.send_plan(number, verbs=(SURVEY, m.TellGroup(scale, planes)))
+        device.turn()
+
+    tell(1, -1e6)
+    ((update, tensors),) = device.updates()
+    assert (update.node, update.num_train, update.share, tensors) == ("1", 0, None, {})
+    device.start()
+    tell(2, 1e6)
+    *_, decline = device.declines()
+    assert decline.reason == "policy"
+    assert "min_sum: survey: plane was another one before" in decline.detail
+
+
+def test_a_question_that_rounds_a_survey_in_another_way_is_declined(device: Device) -> None:
+    survey(device, 1, m.SurveySum("scale"), most=20)
+    assert [decline.reason for decline in device.declines()] == ["failed"]

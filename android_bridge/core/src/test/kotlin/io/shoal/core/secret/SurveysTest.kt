@@ -121,6 +121,8 @@ class SurveysTest {
         store().bind("another bundle", TellGroup(scale, moved))
         store().bind("bundle", TellGroup(scale, moments.planes + Plane("0", moments.planes[0].axis, 0.5)))
         refused("plane 0", TellGroup(scale, moments.planes + Plane("0", moments.planes[0].axis, 0.6)))
+        FolderStorage(folder).erase()
+        refused("plane", TellGroup(scale, moved)) // also after the phone's data were erased
         File(folder, "surveys").appendText("x")
         assertContains(assertFailsWith<PolicyBrokenException> { store().bind("bundle", tell) }.message!!, "damaged")
     }
