@@ -20,11 +20,14 @@ from aggregator.core.sums import (
     requests_of,
     total_of,
 )
+from aggregator.service.start import check_served
+from algorithms.composition import read_algorithm
 from helper.core.ledger import Ledger, SetRefused
 from helper.core.sums import agreement, all_agree, check_set, sum_masks
 from tests.helper.exchange import AGGREGATOR_KEY, DEVICES, Exchange
 from wire.arrays.tensors import Tensors
 from wire.codec import digest
+from wire.errors import ConfigError
 from wire.identity.certificates import key_digest, write_public_key
 from wire.secret.messages import (
     Agreement,
@@ -270,3 +273,11 @@ class TestCohort:
         for ready, expected in ((old + new[:4], old), (old + new, old + new)):
             devices, lack = cohort_of([old], set(ready), lambda _: False, 5)
             assert (sorted(devices), lack) == (sorted(expected), "")
+
+
+class TestServedAlgorithms:
+    def test_a_service_refuses_a_grouping_that_simulations_run_in_secret_mode(self) -> None:
+        error = "cannot run 'distfl', the grouping of algorithm 'distfl', in a service: groups from"
+        with pytest.raises(ConfigError, match=error):
+            check_served(read_algorithm("distfl"))
+        check_served(read_algorithm("fedavg+uniform"))
