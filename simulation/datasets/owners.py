@@ -66,14 +66,9 @@ def by_owner(path: Path, scans: Mapping[str, FolderScan]) -> Owners:
     persons = sorted(set().union(*(device.persons for device in scans.values())))
     first = next(iter(scans.values()))
     columns = {n: c for d in scans.values() for n, c in d.columns.items() if c.role == PERSON}
-    by_pattern = _by_pattern(path, scans)
-    names = (
-        by_pattern
-        if by_pattern.persons
-        else _Names({}, "", {})
-        if len(persons) > 1
-        else _by_names(path, scans)
-    )
+    names = _by_pattern(path, scans)
+    if not names.persons and len(persons) < 2:
+        names = _by_names(path, scans)
     if len(persons) < 2 and not names.persons:
         return Owners(dict(scans), {}, [names.remark] if names.remark else [], {})
     if any((d.settings, d.listed) != (first.settings, first.listed) for d in scans.values()):
