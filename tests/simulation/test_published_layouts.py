@@ -440,3 +440,36 @@ def test_rows_of_several_sensors_are_refused(tmp_path: Path, name: str) -> None:
         ShoalError, match=r"is likely the sensor of the row\. Write the rows of each"
     ):
         shoal.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Window", "window_id", "PacketCounter", "Sample Index", "frame"])
+def test_a_number_of_rows_or_windows_is_no_channel(tmp_path: Path, name: str) -> None:
+    lines = [f"{i // 60 % 10},{line}" for i, line in enumerate(rows())]
+    put(tmp_path / "a" / "r.csv", [f"{name},t,x,y,label", *lines])
+    assert shoal.load(tmp_path).window.channels == ("x", "y")
+
+
+class TestFractions:
+    def put(self, folder: Path, times: list[str]) -> None:
+        cells = zip(times, values(len(times), 2), strict=True)
+        put(folder / "a" / "r.csv", ["time,x,y,label", *(f"{t},{x},{y},a" for t, (x, y) in cells)])
+
+    @pytest.mark.parametrize("begin", ["09:00:", "2026-01-31T09:00:", "31.01.2026 09:00:"])
+    def test_those_without_zeros_are_refused(self, tmp_path: Path, begin: str) -> None:
+        self.put(tmp_path, [f"{begin}{i // 50:02}.{i % 50 * 20}" for i in range(600)])
+        with pytest.raises(ShoalError, match=r"line 7, .*fractions of seconds lack zeros"):
+            shoal.load(tmp_path)
+
+    def test_those_without_zeros_at_their_end_are_read(self, tmp_path: Path) -> None:
+        times = [f"09:00:{i / 50:06.3f}".rstrip("0").rstrip(".") for i in range(600)]
+        self.put(tmp_path, times)
+        fleet = shoal.load(tmp_path)
+        assert fleet.window.rate_hz == pytest.approx(50)
+        assert fleet.reading is not None
+        assert not any(fleet.reading.gaps.values())
+
+
+def test_a_header_in_the_midst_of_numbers_is_named_by_its_line(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "r.csv", ["t,x,y,label", *rows(), "t,x,y,label", *rows()])
+    with pytest.raises(ShoalError, match=r"line 602, column t: 't' is no time"):
+        shoal.load(tmp_path)

@@ -23,6 +23,7 @@ from edge_client.data.tables.clock import (
     LONG_UNITS,
     UNITS,
     days_first,
+    fraction_without_zeros,
     in_seconds,
     named_unit,
     rate_of,
@@ -688,6 +689,12 @@ def times_of(
             f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} is no time: a "
             "number, or a date such as 2026-01-31T12:00:00.02. If the column is none: "
             + add_line(role_line(LEFT_OUT, name))
+        )
+    if are_dates and (row := fraction_without_zeros(column)) is not None:
+        raise DataError(
+            f"{at_row(path, lines[row])}, column {name}: {str(column[row])!r} comes after "
+            f"{str(column[row - 1])!r}, so fractions of seconds lack zeros at their beginning. "
+            "Write all fractions with the same number of digits."
         )
     return numbers, are_dates
 

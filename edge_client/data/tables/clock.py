@@ -15,7 +15,7 @@ import numpy as np
 from edge_client.data.array_store import release
 from edge_client.data.tables.parts import read_numbers
 from edge_client.data.tables.roles import MISSING, plain, unit_of
-from edge_client.data.tables.text_form import SINCE_1970
+from edge_client.data.tables.text_form import NUMERAL, SINCE_1970
 from wire.arrays.tensors import Array
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -41,6 +41,9 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d")
 _MINUTES = re.compile(r"(\d{1,2}:\d{2})(\s*[AaPp][Mm])?$")
 _DAY = re.compile(r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})")
 _DATE = re.compile(rf"{_DAY.pattern}[T ,]+(\d.*)")
+_FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
+_FIRST_CELLS = 2000
+"""Number of cells that say if fractions of seconds lack zeros."""
 _ZONE = re.compile(r"(Z|[+-]\d{2}:?\d{2})$")
 
 
@@ -129,6 +132,8 @@ def read_times(
         return numbers, False, None
     cells = [cell.strip() for cell in column.tolist()]
     first = next((cell for cell in cells if cell.lower() not in MISSING), "")
+    if NUMERAL.fullmatch(first):
+        return numbers, False, wrong
     if _ISO.match(first) and not any(map(_ZONE.search, (cell[10:] for cell in cells))):
         with contextlib.suppress(ValueError):  # a cell is empty, or no date
             return read_times(np.array(cells, "datetime64[ns]"))
@@ -146,6 +151,25 @@ def read_times(
         else:
             seconds[i] = value
     return seconds, True, wrong
+
+
+def fraction_without_zeros(column: Array) -> int | None:
+    """Return the first row of a time whose fraction lacks zeros at its beginning, None without any.
+
+    They are lacking if fractions of other lengths grow as whole numbers and fall as fractions, as
+    of .80 and .100 for 80 and 100 ms.
+    """
+    if column.dtype.kind != "U":
+        return None
+    previous = ("", "")
+    for row, cell in enumerate(column[:_FIRST_CELLS].tolist()):
+        match = _FRACTION.search(cell)
+        here = (cell[: match.start()], match[1]) if match else ("", "")
+        is_longer = here[0] and here[0] == previous[0] and len(here[1]) > len(previous[1])
+        if is_longer and int(here[1]) > int(previous[1]) and here[1] < previous[1]:
+            return row
+        previous = here
+    return None
 
 
 def with_dates(times: Array, dates: Array) -> Array:

@@ -82,7 +82,25 @@ ACTIVITY = re.compile(
     re.IGNORECASE,
 )
 """Beginning of a word that is likely an activity."""
-NUMBERS_OF_ROWS = frozenset(("", "index", "idx", "row", "row_id", "id", "seq", "frame", "level_0"))
+NUMBERS_OF_ROWS = frozenset(
+    (
+        *(
+            "",
+            "index",
+            "idx",
+            "row",
+            "row_id",
+            "id",
+            "seq",
+            "frame",
+            "level_0",
+            "window",
+            "window_id",
+        ),
+        *("windowid", "packet", "packetcounter", "packet_counter", "packet_number", "sample_id"),
+        *("sample_index", "sample_number", "frame_id", "frame_number", "row_number"),
+    )
+)
 _UNIT = re.compile(r"^(.*?)[\s_]*[(\[]([^)\]]*)[)\]]\s*$")
 _TIME = re.compile(
     r"(^|.*_)(time|timestamp|datetime|timestamps|date|epoch)(_(s|ms|us|ns|sec|utc|local|txt|unix))?"
