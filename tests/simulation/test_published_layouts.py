@@ -473,3 +473,25 @@ def test_a_header_in_the_midst_of_numbers_is_named_by_its_line(tmp_path: Path) -
     put(tmp_path / "a" / "r.csv", ["t,x,y,label", *rows(), "t,x,y,label", *rows()])
     with pytest.raises(ShoalError, match=r"line 602, column t: 't' is no time"):
         shoal.load(tmp_path)
+
+
+@pytest.mark.parametrize("separator", [" ", ",", ";", "\t"])
+def test_names_of_rows_without_one_in_the_header_are_no_channel(
+    tmp_path: Path, separator: str
+) -> None:
+    lines = [f'"{i + 1}",{line}'.replace(",", separator) for i, line in enumerate(rows())]
+    put(tmp_path / "a" / "r.csv", [separator.join(["t", "x", "y", "label"]), *lines])
+    fleet = shoal.load(tmp_path)
+    assert (fleet.window.channels, fleet.classes) == (("x", "y"), ("walk",))
+
+
+def test_names_stand_for_a_header_of_as_many(tmp_path: Path) -> None:
+    lines = [
+        f"{i / 50},{x},{y},{i // 300},{1 - i // 300}" for i, (x, y) in enumerate(values(600, 2))
+    ]
+    put(tmp_path / "a" / "r.csv", ["t,x,y,walking,sitting", *lines])
+    (tmp_path / "shoal.toml").write_text(
+        'names = ["t", "x", "y", "label.walking", "label.sitting"]\n'
+    )
+    fleet = shoal.load(tmp_path)
+    assert (fleet.window.channels, fleet.classes) == (("x", "y"), ("walking", "sitting"))

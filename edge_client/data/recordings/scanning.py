@@ -394,7 +394,7 @@ def _scan_file(
     device.names |= {*roles, *(full_name(sensor, name) for name in roles)}
     if is_text_file(path):
         form = form_of(path)
-        device.needs_names |= not form.has_header or len({*form.first}) < len(form.first)
+        device.needs_names |= not form.has_header or tuple(roles) != form.first[: len(roles)]
     for part in parts_of(path, device.settings.names, (), others):
         count += len(part.lines)
         codes = None
@@ -496,7 +496,7 @@ def marked_thousands(column: Array) -> str:
         return ""
     cells = [cell for text in column[:FIRST_CELLS].tolist() if is_number(cell := text.strip())]
     marked = [cell for cell in cells if THOUSANDS.fullmatch(cell) and not re.match("[+-]?0", cell)]
-    whole = [cell for cell in cells if re.fullmatch(r"[+-]?\d{1,3}", cell)]
+    whole = [cell for cell in cells if re.fullmatch(r"[+-]?(\d{1,3}|1000)", cell)]
     are_all = len(marked) + len(whole) == len(cells)
     return marked[0] if are_all and min(len(marked), len(whole)) >= FEWEST_CELLS else ""
 

@@ -42,9 +42,10 @@ def unmatched(scans: Sequence[FolderScan]) -> str:
                 there = {each for g in others for scan in g for each in _words(table, scan)}
                 return f"{_place(group[0], table, word)}: {text} {word!r}. {nearest(word, there)}"
         if settings.names and not any(s.needs_names for g in groups for s in g if s.settings.names):
+            shown = ", ".join(map(repr, group[0].columns))
             return (
-                f"{_place(group[0], 'names', 'names')}: names are for files without a header, and "
-                f"all files have one, such as {', '.join(map(repr, group[0].columns))}. Give "
+                f"{_place(group[0], 'names', 'names')}: names are for files without a header, or "
+                f"with one of as many names, and all files have others, such as {shown}. Give "
                 "columns roles by these names, or remove the line."
             )
     return ""

@@ -97,7 +97,7 @@ def header_of(path: TableSource, names: ColumnNames = ()) -> tuple[str, ...]:
 
     Args:
         path: the table.
-        names: names of the columns of texts whose first line has none.
+        names: names of the columns of texts, in place of those in a first line of as many.
 
     Raises:
         DataError: the table cannot be read, has a name twice, or has no names.
@@ -113,9 +113,7 @@ def header_of(path: TableSource, names: ColumnNames = ()) -> tuple[str, ...]:
         while header and not header[-1] and len(header) > 1:
             header.pop()  # a separator at the end of the line
         mine = spelled_out(_names_of_file(path, names))
-        if len(mine) == len(header) > len(set(header)):
-            return mine
-        return _distinct(path, header)
+        return mine if mine and len(mine) == len(header) else _distinct(path, header)
     mine = spelled_out(_names_of_file(path, names))
     columns = form.names if form.rate_hz or not mine else mine
     if len(columns) != len(form.first):

@@ -146,6 +146,8 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
         unit = unit_of(cells[intervals[0]])
         header = f"time ({unit})" if unit else "time", "label"
         return TextForm(encoding, separator, True, skipped, header, intervals=intervals)
+    if has_header and _have_row_names(rest, separator):
+        first = ("", *first)
     if has_header and names:
         first, rows = names, _lines_of_header(rest, separator) - 1
     return TextForm(
@@ -203,6 +205,13 @@ def _lines_of_header(lines: Sequence[str], separator: str) -> int:
         if 2 * len(cells) <= len(_split(lines[0], separator)) or any(c[0].isdigit() for c in cells):
             return 0
     return 0
+
+
+def _have_row_names(lines: Sequence[str], separator: str) -> bool:
+    """Return True if each row has one cell more than the header, its number, as R writes it."""
+    rows = [_split(line, separator) for line in lines[:20]]
+    numbers = [row[0].strip('"') for row in rows[1:] if len(row) == len(rows[0]) + 1 and row[-1]]
+    return len(numbers) > 2 and numbers == [str(i) for i in range(1, len(rows))]
 
 
 def _names_of_lines(lines: Sequence[str], separator: str) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: dict[str, RoleName] = {}
     """Roles of columns by name, or by a pattern of names such as ``acc_*``."""
     names: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
-    """Names of the columns of text files without a header; by a pattern of the files' names if
-    these have other columns."""
+    """Names of the columns of text files, in place of a header of as many; by a pattern of the
+    files' names if these have other columns."""
     recordings: tuple[str, ...] = ()
     """Patterns of the names of recordings, or of the cells that divide them, to read; all if ()."""
     labels: dict[str, str] = {}
