@@ -356,6 +356,8 @@ class TestUnits:
             ("Time (min)", 1 / 3000),
             ("time [h]", 1 / 180_000),
             ("t (d)", 1 / 4_320_000),
+            ("time_h", 1 / 180_000),
+            ("elapsed_min", 1 / 3000),
             ("microsecond", 20_000),
             ("t_usec", 20_000),
         ],

@@ -61,8 +61,9 @@ BESIDE = re.compile(
 """Names of files that programs write beside those of sensors, without regular samples."""
 SENSORS = re.compile(
     r"(?:(?:linear|lin|total|raw|absolute|watch|wrist|phone)[ _-]?)*(?:heart[ _-]?rate|(?<![a-z])"
-    r"(?:hr|bvp|ppg|eda|gsr|ecg|emg|temp|pulse|spo2|resp|mag)(?![a-z])|[a-z]*(?:acc|gyr|magnet|gravity|"
-    r"orient|barom|pressure|heart|light|rotation|acceleration|temperature|humidity)[a-z]*)",
+    r"(?:hr|bvp|ppg|eda|gsr|ecg|emg|temp|pulse|spo2|resp|mag)(?![a-z])|"
+    r"[a-z]*(?:acc|gyr|magnet|gravity|orient|barom|pressure|heart|light|rotation|acceleration|"
+    r"temperature|humidity)[a-z]*)",
     re.IGNORECASE,
 )
 """Name of a sensor in the name of a file that has this sensor alone."""
@@ -74,8 +75,9 @@ PERSON_NAME = re.compile(
 )
 """Name of a file, or of a folder, of one person."""
 POSITIONS = re.compile(
-    r"left|right|(left|right|upper|lower|l|r)?(chest|forearm|head|shin|thigh|arm|upperarm|waist|wrist|ankle|"
-    r"pocket|hip|hand|back|leg|belt|foot|neck|shank|torso|pelvis|sternum|phones?|watch)"
+    r"left|right|(left|right|upper|lower|l|r)?"
+    r"(chest|forearm|head|shin|thigh|arm|upperarm|waist|wrist|ankle|pocket|hip|hand|back|leg|"
+    r"belt|foot|neck|shank|torso|pelvis|sternum|phones?|watch)"
     r"(left|right|l|r)?",
     re.IGNORECASE,
 )

@@ -32,7 +32,7 @@ _LONG_NAMES = {
     **{"h": "h", "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "std": "h"},
     **{"d": "d", "day": "d", "days": "d", "tage": "d"},
 }
-"""Names of units in brackets, as in ``Time (min)``."""
+"""Names of units behind a time's, as in ``Time (min)`` and ``time_h``."""
 DAY_S = 86_400.0
 FIRST = 2**20
 """Number of samples from the beginning of a recording that say the unit and rate of its time."""
@@ -80,10 +80,10 @@ def unit_of_time(name: str, times: Array, unit: str = "") -> str:
 
 def named_unit(name: str) -> str:
     """Return the unit that the name of a column of times says, or ""."""
-    in_brackets = unit_of(name).lower()
-    words = (in_brackets, *reversed(plain(name).split("_")))
-    unit = next((_NAMES[word] for word in words if word in _NAMES), "")
-    return unit or _LONG_NAMES.get(in_brackets, "")
+    in_brackets, words = unit_of(name).lower(), plain(name).split("_")
+    unit = next((_NAMES[word] for word in (in_brackets, *reversed(words)) if word in _NAMES), "")
+    last = words[-1] if words[0] in ("t", "time", "timestamp", "elapsed") else ""
+    return unit or _LONG_NAMES.get(in_brackets or last, "")
 
 
 def days_first(column: Array) -> dict[str, bool]:

@@ -103,8 +103,8 @@ NUMBERS_OF_ROWS = frozenset(
 )
 _UNIT = re.compile(r"^(.*?)[\s_]*[(\[]([^)\]]*)[)\]]\s*$")
 _TIME = re.compile(
-    r"(^|.*_)(time|timestamp|datetime|timestamps|date|epoch)(_(s|ms|us|ns|sec|utc|local|txt|unix))?"
-    r"(_cal)?$"
+    r"(^|.*_)(time|timestamp|datetime|timestamps|date|epoch)"
+    r"(_(s|ms|us|ns|sec|min|h|d|utc|local|txt|unix))?(_cal)?$"
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _PART_OF_LABEL = re.compile(r"labels?(_.+|\d+)$")
