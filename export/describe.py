@@ -3,7 +3,6 @@
 Nothing is exported here, so simulations use it, too.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from algorithms.objectives.supervised import Supervised
 from wire.arrays import names
 from wire.arrays.tensors import Tensors, TensorSpec
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
+from wire.fields import name_of
 from wire.tasks import label_of
 
 T = TypeVar("T")
@@ -28,8 +28,6 @@ DRAWN = "Random numbers must be inputs that its `random` names (docs/tutorial.md
 """End of the error text for a graph that draws random numbers."""
 DEPENDS_ON_BATCH = "The model's computation depends on the number of examples in a batch"
 USE_SHAPE = "Use x.shape[0] for that number, not len(x)."
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-LONGEST_NAME = 64
 NO_FILE = "none"
 """File name of a graph that is described only. A simulation runs the objective's functions."""
 
@@ -190,9 +188,9 @@ def manifest_of(
     classes: tuple[str, ...],
     window: Window,
 ) -> Manifest:
-    """Return the manifest of an objective. What a bundle's name may not have becomes a hyphen."""
+    """Return the manifest of an objective, called by the `name_of` a text."""
     return Manifest(
-        name=_NOT_IN_NAMES.sub("-", name)[:LONGEST_NAME],
+        name=name_of(name),
         version=bundle_version,
         algorithm=objective.name,
         created_by=created_by,

@@ -1,5 +1,6 @@
 """Types of message fields: names, digests, counts, reasons, metrics, and an owner's policy."""
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 # In Python, `$` also matches before a line feed at the end; in JSON Schema it does not. With (?!\n)
 # both refuse the line feed.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
+_LONGEST_NAME, _NOT_IN_NAMES = 64, re.compile(r"[^A-Za-z0-9._-]+")
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
 MaybeName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{0,64}(?!\n)$")]
 MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?(?!\n)$")]
@@ -73,6 +75,11 @@ DeclineReason = Literal[
     "stale", "expired", "outdated", "policy", "bundle", "data", "failed", "quarantined"
 ]
 """Reason that a device does not carry out a plan (SPEC.md, 'Declines')."""
+
+
+def name_of(text: str) -> str:
+    """Return a text as a `Name`: what a name may not have becomes a hyphen."""
+    return _NOT_IN_NAMES.sub("-", text)[:_LONGEST_NAME]
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=False):

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from edge_client.core.sums import Declined
-from edge_client.storage.files import Files
+from edge_client.storage.files import Files, with_hash, without_hash
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
-from wire.codec import decode, digest, encode
+from wire.codec import decode, encode
 from wire.errors import Malformed
 from wire.secret.question import SignedShare, SumQuestion
 
@@ -54,8 +54,7 @@ class AnswerStore:
             "questions": np.frombuffer(b"".join([*answered, new]), np.uint8),
             "answer": np.frombuffer(encode_tensors(tensors, encode(signed)), np.uint8),
         }
-        content = encode_tensors(stored)
-        self._files.write(ANSWERS, bytes.fromhex(digest(content)) + content)
+        self._files.write(ANSWERS, with_hash(encode_tensors(stored)))
         return signed, tensors
 
     def _load(self) -> tuple[list[bytes], bytes]:
@@ -63,11 +62,8 @@ class AnswerStore:
         payload = self._files.read(ANSWERS)
         if payload is None:
             return [], b""
-        content = payload[_NUM_BYTES_OF_DIGEST:]
         try:
-            if payload[:_NUM_BYTES_OF_DIGEST].hex() != digest(content):
-                raise Malformed("its bytes have another hash")
-            tensors, _ = decode_tensors(content, OWN_FILES)
+            tensors, _ = decode_tensors(without_hash(payload), OWN_FILES)
         except Malformed as error:
             raise Declined(
                 f"{ANSWERS} is damaged ({error}), so this device no longer knows which questions "

@@ -12,9 +12,29 @@ from pathlib import Path
 
 from host.files import make_folder, sync_folder, write_atomically
 from host.part_file import PartFile
+from wire.codec import digest
+from wire.errors import Malformed
 from wire.messages import Pieces
 
 CURRENT, BEFORE, MODELS = "current", "before", "models"
+_NUM_BYTES_OF_HASH = 32
+
+
+def with_hash(content: bytes) -> bytes:
+    """Return the payload of a file that is checked when it is read (`without_hash`)."""
+    return bytes.fromhex(digest(content)) + content
+
+
+def without_hash(payload: bytes) -> bytes:
+    """Return the content of a payload that `with_hash` made.
+
+    Raises:
+        Malformed: its bytes have another hash.
+    """
+    content = payload[_NUM_BYTES_OF_HASH:]
+    if payload != with_hash(content):
+        raise Malformed("its bytes have another hash")
+    return content
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import msgspec
 
 from edge_client.core.sums import Declined
 from edge_client.core.survey import bindings_of
-from edge_client.storage.files import Files
-from wire.codec import digest
+from edge_client.storage.files import Files, with_hash, without_hash
+from wire.errors import Malformed
 from wire.secret.survey import SurveySum, TellGroup
 
 SURVEYS = "surveys.json"
@@ -52,19 +52,16 @@ class SurveyStore:
         if after != before:
             bundles = {**stored.bundles, bundle: after}
             text = msgspec.json.encode(msgspec.structs.replace(stored, bundles=bundles))
-            self._files.write(SURVEYS, digest(text).encode() + b"\n" + text)
+            self._files.write(SURVEYS, with_hash(text))
         return stored.rounding
 
     def _load(self) -> _Surveys | None:
         payload = self._files.read(SURVEYS)
         if payload is None:
             return None
-        hash_of, _, text = payload.partition(b"\n")
         try:
-            if hash_of != digest(text).encode():
-                raise ValueError
-            return msgspec.json.decode(text, type=_Surveys)
-        except (ValueError, msgspec.MsgspecError):
+            return msgspec.json.decode(without_hash(payload), type=_Surveys)
+        except (Malformed, msgspec.MsgspecError):
             raise Declined(
                 f"{SURVEYS} is damaged, so this device no longer knows what it has told of its "
                 "group. Enrol it anew, with an empty state folder."

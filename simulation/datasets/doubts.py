@@ -139,10 +139,13 @@ def class_for_each(data: FleetData) -> str:
     """Return a warning if each device has one class alone, and mostly another than others."""
     if data.reading is None or not has_classes(data.sample()[1]) or len(data.classes) < 2:
         return ""
-    classes = {d: {*w.train_y.tolist(), *w.test_y.tolist()} for d, w in data.devices.items()}
+    classes = {
+        d: np.unique(np.concatenate([w.train_y, w.test_y])).tolist()
+        for d, w in data.devices.items()
+    }
     if any(len(each) != 1 for each in classes.values()) or len(classes) < 2:
         return ""
-    named = [f"{d} has {data.classes[next(iter(numbers))]}" for d, numbers in classes.items()]
+    named = [f"{d} has {data.classes[number]}" for d, (number,) in classes.items()]
     shown = ", ".join(named[:SHOWN])
     return (
         f"data {data.name}: each device has one class alone ({shown}). If folders or files are "

@@ -4,7 +4,7 @@ The sums are those which helpers would open, to the bit. Helpers refuse a set he
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from zlib import crc32
 
@@ -158,7 +158,7 @@ def apply_results(
         round_seed(experiment.settings.seed, number),
         {plan.device_id: plan.model for plan in plans},
     )
-    by_start = _by(plans, lambda plan: plan.model)
+    by_start = _by_model(plans)
     questions = {start: ask(experiment, state, each) for start, each in by_start.items()}
     numbers: dict[str, dict[str, Mapping[str, Array]]] = {start: {} for start in questions}
     for each in results:
@@ -174,11 +174,11 @@ def apply_results(
     return state, grouped, masked, sets
 
 
-def _by(plans: Iterable[Plan], key: Callable[[Plan], str]) -> dict[str, list[Plan]]:
-    by_key: dict[str, list[Plan]] = {}
+def _by_model(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
+    by_model: dict[str, list[Plan]] = {}
     for plan in plans:
-        by_key.setdefault(key(plan), []).append(plan)
-    return by_key
+        by_model.setdefault(plan.model, []).append(plan)
+    return by_model
 
 
 def as_masked(question: SumQuestion, result: DeviceResult) -> DeviceResult:

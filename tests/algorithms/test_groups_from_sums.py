@@ -59,7 +59,7 @@ def fleet(count: int, apart: float, seed: int = 0, kinds: int = 2) -> dict[str, 
     }
 
 
-class Asked:
+class Survey:
     """A fleet that is asked until its groups are found, with the exchanges and the sets of sums."""
 
     def __init__(self, devices: Mapping[str, DeviceSurvey], min_sum: int = MIN_SUM) -> None:
@@ -105,17 +105,17 @@ class Asked:
         return {name: fixed.decode(totals[name], part.clip) for name, part in parts.items()}
 
 
-def kinds_in(asked: Asked, kinds: int = 2) -> set[tuple[int, str]]:
-    return {(int(device[1:]) % kinds, group) for device, group in asked.tree.groups.items()}
+def kinds_in(survey: Survey, kinds: int = 2) -> set[tuple[int, str]]:
+    return {(int(device[1:]) % kinds, group) for device, group in survey.tree.groups.items()}
 
 
 class TestTree:
     def test_two_kinds_of_devices_are_two_groups_after_six_exchanges(self) -> None:
-        asked = Asked(fleet(24, 4.0))
-        groups = kinds_in(asked)
+        survey = Survey(fleet(24, 4.0))
+        groups = kinds_in(survey)
         assert len(groups) == 2
         assert {group for _, group in groups} == {"0", "1"}
-        assert [name for name, _ in asked.sets] == [
+        assert [name for name, _ in survey.sets] == [
             "scale ",
             "moments ",
             "density ",
@@ -126,7 +126,7 @@ class TestTree:
         ]
 
     def test_four_kinds_are_four_groups(self) -> None:
-        assert len(kinds_in(Asked(fleet(80, 6.0, kinds=4)), kinds=4)) == 4
+        assert len(kinds_in(Survey(fleet(80, 6.0, kinds=4)), kinds=4)) == 4
 
     def test_a_difference_in_labels_alone_is_found(self) -> None:
         devices = fleet(40, 0.0)
@@ -134,7 +134,7 @@ class TestTree:
         for number, (device, measured) in enumerate(devices.items()):
             moved = measured.sketch + sketch * (number % 2)
             devices[device] = DeviceSurvey(measured.means, measured.variances, moved)
-        assert len(kinds_in(Asked(devices))) == 2
+        assert len(kinds_in(Survey(devices))) == 2
 
     def test_a_model_without_batch_norm_is_grouped_by_labels(self) -> None:
         nothing, sketch = np.zeros(0), np.random.default_rng(5).normal(0, 0.5, WIDTH)
@@ -146,49 +146,49 @@ class TestTree:
 
     @pytest.mark.parametrize("seed", range(5))
     def test_one_kind_is_one_group(self, seed: int) -> None:
-        asked = Asked(fleet(20, 0.0, seed))
-        assert set(asked.tree.groups.values()) == {"0"}
-        assert len(asked.sets) == 3
+        survey = Survey(fleet(20, 0.0, seed))
+        assert set(survey.tree.groups.values()) == {"0"}
+        assert len(survey.sets) == 3
 
     def test_fewer_than_two_sums_of_devices_are_never_split(self) -> None:
-        asked = Asked(fleet(9, 6.0))
-        assert set(asked.tree.groups.values()) == {"0"}
-        assert [name for name, _ in asked.sets] == ["scale "]
+        survey = Survey(fleet(9, 6.0))
+        assert set(survey.tree.groups.values()) == {"0"}
+        assert [name for name, _ in survey.sets] == ["scale "]
 
     @settings(max_examples=8, deadline=None)
     @given(st.integers(10, 40), st.floats(0, 6), st.integers(0, 99), st.integers(2, 8))
     def test_every_sum_is_over_enough_devices_and_over_whole_nodes(
         self, count: int, apart: float, seed: int, min_sum: int
     ) -> None:
-        asked = Asked(fleet(count, apart, seed, kinds=3), min_sum)
-        for _, devices in asked.sets:
+        survey = Survey(fleet(count, apart, seed, kinds=3), min_sum)
+        for _, devices in survey.sets:
             assert len(devices) >= min(min_sum, count)
-            for _, others in asked.sets:
+            for _, others in survey.sets:
                 both, rest = devices & others, devices - others
                 assert not both or len(both) >= min(min_sum, count)
                 assert not rest or len(rest) >= min_sum
-        sizes = [*asked.tree.groups.values()]
+        sizes = [*survey.tree.groups.values()]
         assert len(sizes) == count
         assert all(sizes.count(group) >= min(min_sum, count) for group in sizes)
 
     def test_a_newcomer_finds_its_group_without_a_sum(self) -> None:
         devices = fleet(30, 4.0)
         first = {d: devices[d] for d in [*devices][:24]}
-        asked = Asked(first)
-        asked.devices, tell = devices, tell_of(asked.tree)
+        survey = Survey(first)
+        survey.devices, tell = devices, tell_of(survey.tree)
         assert tell is not None
-        told = {d: asked.node(d, tell) for d in devices if d not in first}
-        asked.tree = with_places(asked.tree, told, MIN_SUM)
-        assert not next_exchanges(asked.tree, MIN_SUM)
-        assert len(kinds_in(asked)) == 2
-        assert len(asked.tree.groups) == 30
+        nodes = {d: survey.node(d, tell) for d in devices if d not in first}
+        survey.tree = with_places(survey.tree, nodes, MIN_SUM)
+        assert not next_exchanges(survey.tree, MIN_SUM)
+        assert len(kinds_in(survey)) == 2
+        assert len(survey.tree.groups) == 30
 
     def test_a_split_with_too_few_devices_on_a_side_is_given_up(self) -> None:
-        asked = Asked(fleet(24, 4.0))
-        plane = known_plane(asked.tree)
-        places = dict.fromkeys(asked.tree.places, "")
-        root = replace_plane(asked.tree.nodes[""], plane)
-        tree = Tree(asked.tree.scale, {"": root}, places)
+        survey = Survey(fleet(24, 4.0))
+        plane = known_plane(survey.tree)
+        places = dict.fromkeys(survey.tree.places, "")
+        root = replace_plane(survey.tree.nodes[""], plane)
+        tree = Tree(survey.tree.scale, {"": root}, places)
         some = dict.fromkeys([*places][:4], "1")
         assert untold(with_places(tree, some, MIN_SUM)), "the others have not told yet"
         tree = with_places(tree, dict.fromkeys(places, "0") | some, MIN_SUM)
@@ -197,16 +197,16 @@ class TestTree:
         assert not next_exchanges(tree, MIN_SUM)
 
     def test_nothing_is_split_deeper_than_devices_tell(self) -> None:
-        asked = Asked(fleet(24, 4.0))
+        survey = Survey(fleet(24, 4.0))
         deep = "0" * MOST_DEPTH
-        plane = known_plane(asked.tree)
+        plane = known_plane(survey.tree)
         path = [deep[:depth] for depth in range(MOST_DEPTH)]
         nodes = {n: TreeNode((), True, msgspec.structs.replace(plane, node=n)) for n in path}
-        tree = Tree(asked.tree.scale, nodes, dict.fromkeys(asked.devices, deep))
+        tree = Tree(survey.tree.scale, nodes, dict.fromkeys(survey.devices, deep))
         assert not next_exchanges(tree, MIN_SUM)
 
 
-class _WithoutInputs(Asked):
+class _WithoutInputs(Survey):
     def sums(self, exchange: SurveySum, devices: tuple[str, ...]) -> Tensors:
         parts = parts_of(exchange, 0)
         rows = [numbers_of(exchange, self.devices[device]) for device in devices]

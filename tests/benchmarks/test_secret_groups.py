@@ -16,6 +16,6 @@ def test_the_table_has_a_row_for_each_fleet_and_counts_what_is_right() -> None:
 
 
 def test_a_fleet_is_run_until_its_groups_are_known() -> None:
-    found = groups_of(FleetCase("synthetic", (0,)), synthetic_fleet(20, shift=1.0), 0)
-    assert (found["groups"], found["ari"], found["rounds"]) == (2, 1.0, 6)
-    assert found["bytes_up"] > 10_000
+    result = groups_of(FleetCase("synthetic", (0,)), synthetic_fleet(20, shift=1.0), 0)
+    assert (result["groups"], result["ari"], result["rounds"]) == (2, 1.0, 6)
+    assert result["bytes_up"] > 10_000

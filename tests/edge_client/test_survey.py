@@ -145,8 +145,8 @@ class TestAnswers:
 
     def test_a_device_tells_its_node_and_is_bound_by_it(self) -> None:
         files = MemoryFiles()
-        told = masking_with(files).node(plan_of(TELL), PlanResult(MODEL, node="0"))
-        assert told == "0"
+        node = masking_with(files).node(plan_of(TELL), PlanResult(MODEL, node="0"))
+        assert node == "0"
         moved = (msgspec.structs.replace(TELL.planes[0], threshold=9.0),)
         with pytest.raises(Declined, match="survey: plane was another one before"):
             masking_with(files).node(

@@ -42,11 +42,11 @@ def test_it_enrols_trains_loses_its_power_and_predicts_as_others_do(
     board = [*python_of_board(), "-m", "edge_client.main"]
 
     def on_board(*words: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             [*board, *words], cwd=served.folder, capture_output=True, text=True, timeout=120
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
     tokens = [served.run("shoal", "enrol", "token", "runs/served").strip() for _ in range(2)]
     served.run(

@@ -7,6 +7,7 @@ processor: with this machine's /proc/cpuinfo, onnxruntime ends in a segmentation
 """
 
 import os
+import runpy
 import shutil
 import subprocess
 import tomllib
@@ -38,7 +39,8 @@ def python_of_board() -> list[str]:
     The board is made where it is missing. The test is skipped where a program is missing.
     """
     if missing := [package for program, package in NEEDED.items() if not shutil.which(program)]:
-        pytest.skip(f"an emulated board needs apt-get install {' '.join(missing)}")
+        packages = " ".join(missing)
+        pytest.skip(f"{packages} not installed: apt-get install {packages} would run this")
     if not (BOARD / "ready").exists():
         shutil.rmtree(BOARD, ignore_errors=True)
         BOARD.mkdir(parents=True)
@@ -74,6 +76,7 @@ def _write_system(system: Path) -> None:
 def _install(packages: Path) -> None:
     """Install the wheels of `shoal[edge]` for arm64, with the pinned versions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    setup = runpy.run_path(str(ROOT / "deploy" / "setup"))
     subprocess.run(
         [
             *(str(ROOT / ".venv" / "bin" / "uv"), "pip", "install", "--quiet"),
@@ -84,5 +87,5 @@ def _install(packages: Path) -> None:
         ],
         check=True,
         timeout=300,
-        env={**os.environ, "UV_NO_CONFIG": "1"},
+        env=setup["uv_environment"](setup["pip_settings"](ROOT / ".venv"), os.environ),
     )

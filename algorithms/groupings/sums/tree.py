@@ -27,6 +27,7 @@ from wire.secret.survey import (
     SurveyScale,
     SurveySum,
     TellGroup,
+    ancestors_of,
 )
 
 CHANCE, CHANCE_OF_ONE = 0.01, 0.001
@@ -117,7 +118,7 @@ def next_exchanges(tree: Tree, min_sum: int) -> dict[str, SurveySum]:
         node = tree.nodes.get(leaf, TreeNode())
         if node.tested or len(leaf) >= MOST_DEPTH or len(members_of(tree, leaf)) < 2 * min_sum:
             continue
-        planes = tuple(by_node[leaf[:depth]] for depth in range(len(leaf)))
+        planes = tuple(by_node[node] for node in ancestors_of(leaf))
         axes = tuple(axis for view in node.views for axis in view.axes)
         exchanges[leaf] = (
             SurveySum("density", leaf, tree.scale, planes, axes)

@@ -13,6 +13,7 @@ import msgspec
 
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
+from edge_client.data.recordings.remarks import between, sensors_apart
 from edge_client.data.recordings.resampling import longest_interval_s
 from edge_client.data.recordings.scanning import (
     LARGEST_CLASS,
@@ -61,17 +62,6 @@ SENSOR_COLUMNS = frozenset(
     ("sensor", "sensor_name", "sensor_type", "sensortype", "sensorname", "data_type", "datatype")
 )
 """Names of a column that says the sensor of each row."""
-NO_ACTIVITY = frozenset(
-    (
-        *("0", "other", "others", "unknown", "undefined", "unlabeled", "unlabelled", "transition"),
-        *("transient", "background", "nothing", "no activity", "no_activity", "undefiniert"),
-    )
-)
-"""Labels that may stand for rows without an activity, in lower case."""
-BETWEEN = 0.9
-"""Share of the changes of a label that begin or end with one class, from which this class is
-between the others."""
-FEWEST_CHANGES = 8
 _NUMBER = re.compile(r"\d+")
 _STATISTIC = re.compile(
     r"(^|[^a-z])(mean|avg|std|stdev|var|variance|mad|min|max|median|iqr|energy|entropy|skew\w*|"
@@ -140,8 +130,7 @@ def read_reading(
     columns, remarks = [], list[str]()
     headers = dict[str, ColumnRole]()
     for scan in scans.values():
-        headers = scan.columns | headers
-    headers = first.columns | headers
+        headers |= {name: role for name, role in scan.columns.items() if name not in headers}
     roles = {role.role for role in first.columns.values()}
     roles |= {LABEL for scan in scans.values() if scan.settings.labels}
     for name, role in headers.items():
@@ -290,7 +279,7 @@ def read_reading(
             f"take each row as a window of {count} channels and one sample: "
             + add_line("window = 1")
         )
-    remarks += [text for scan in scans.values() if (text := _sensors_apart(scan))][:1]
+    remarks += [text for scan in scans.values() if (text := sensors_apart(scan))][:1]
     all_rates = rates | of_tracks
     others = [d for d, rate in all_rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
     if others:
@@ -304,43 +293,11 @@ def read_reading(
             "no two rows in a row have a label, as where a label says that a class begins: each "
             'holds up to the next one. A label that shoal.toml names "" in [classes] ends one'
         )
-    remarks += _between(scans.values())
+    remarks += between(scans.values())
     recordings = tuple(dict.fromkeys(s.name for scan in scans.values() for s in scan.sources))
     return DataReading(
         tuple(columns), wanted, tuple(remarks), rates, {}, recordings, first.settings, labels_hold
     )
-
-
-def _sensors_apart(scan: FolderScan) -> str:
-    """Return a remark if recordings with the same channels are named by other sensors, else ""."""
-    names = {sensor_in(s.name).lower(): s.name for s in scan.sources if len(s.files) == 1}
-    if len(names) < 2 or "" in names or scan.settings.recordings:
-        return ""
-    first, second = list(names.values())[:2]
-    return (
-        f"{first} and {second} are named by other sensors, and have the same channels, so one is "
-        "taken for samples at another time. If they are sensors of one recording, name the files "
-        "alike but for the sensor, as walk_acc.csv and walk_gyr.csv. To take one: "
-        + add_line(f"recordings = [{json.dumps(first, ensure_ascii=False)}]")
-    )
-
-
-def _between(scans: Iterable[FolderScan]) -> list[str]:
-    """Return a remark about a class between most others, if its label may be of no activity."""
-    changes = Counter[str]()
-    for scan in scans:
-        names = {number: text for text, number in scan.numbers.items()}
-        changes.update({names[number]: count for number, count in scan.changes.items()})
-    total = sum(changes.values()) / 2
-    return [
-        f"class {text!r} is between most of the others, as rows without an activity are. If it is "
-        f"none: {add_line(class_line(text, ''))}"
-        for text, count in changes.items()
-        if text.lower() in NO_ACTIVITY
-        and len(changes) > 2
-        and total >= FEWEST_CHANGES
-        and count >= BETWEEN * total
-    ]
 
 
 def _likely_role(

@@ -2,7 +2,6 @@
 
 import fnmatch
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,13 +60,13 @@ from edge_client.data.tables.roles import (
     spelled,
 )
 from edge_client.data.tables.text_form import (
+    FIRST_CELLS,
     LARGEST_RATE_HZ,
     NUMERAL,
     SINCE_1970,
-    THOUSANDS,
     first_rows,
     form_of,
-    is_number,
+    marked_thousands,
 )
 from edge_client.data.tables.values import ColumnFacts
 from edge_client.data.tables.words import UNIT_NAMES, FolderSettings, role_by_pattern
@@ -81,10 +80,6 @@ LARGEST_WHOLE = 1e15
 LARGEST_CLASS = 65_535
 UNIT_LINE = 'time_unit = "d"'
 """Line of ``shoal.toml`` for times whose values say another unit than they have."""
-FIRST_CELLS = 2000
-"""Number of cells that say if marks are of thousands."""
-FEWEST_CELLS = 10
-"""Minimum number of them with a mark, and without one."""
 FEWEST_TIMES = 50
 """Number of rows whose times say the unit of the files of a recording."""
 
@@ -428,7 +423,9 @@ def _scan_file(
                 continue
             facts = device.facts.setdefault(full[name], ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
-            if not facts.count and (marked := marked_thousands(part.columns[name])):
+            has_texts = part.columns[name].dtype.kind == "U" and not facts.count
+            cells = part.columns[name][:FIRST_CELLS].tolist() if has_texts else []
+            if marked := marked_thousands(cells):
                 raise DataError(
                     f"{path}, column {name}: {marked!r} may be a number with a mark of thousands, "
                     "because each mark is before three digits and no other number is above 999. "
@@ -485,20 +482,6 @@ def _scan_file(
                 f"their time, and no column is one. {_time_line(device, source, sensor, roles)}"
             )
         device.rates.append((0.0, count))
-
-
-def marked_thousands(column: Array) -> str:
-    """Return the first cell of a column of texts whose points or commas mark thousands, or "".
-
-    They do if each is before three digits, and all other numbers are whole and below 1000.
-    """
-    if column.dtype.kind != "U":
-        return ""
-    cells = [cell for text in column[:FIRST_CELLS].tolist() if is_number(cell := text.strip())]
-    marked = [cell for cell in cells if THOUSANDS.fullmatch(cell) and not re.match("[+-]?0", cell)]
-    whole = [cell for cell in cells if re.fullmatch(r"[+-]?(\d{1,3}|1000)", cell)]
-    are_all = len(marked) + len(whole) == len(cells)
-    return marked[0] if are_all and min(len(marked), len(whole)) >= FEWEST_CELLS else ""
 
 
 def are_intervals(path: TableSource) -> bool:

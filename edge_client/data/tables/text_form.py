@@ -35,6 +35,10 @@ _BESIDE_INTERVALS = frozenset(("duration", "comment", "note", "notes", "confiden
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{1,2}:\d{2}")
 NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+FIRST_CELLS = 2000
+"""Number of cells of a column that say if marks in it are of thousands."""
+FEWEST_MARKED = 10
+"""Minimum number of cells with a mark of thousands, and of those without one."""
 THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([.,' ][0-9]{3})+([.,][0-9]+)?")
 """A number whose thousands are marked; it is refused, because 1.013 may be two numbers."""
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+([eE][+-]?[0-9]+)?")
@@ -96,6 +100,18 @@ def first_rows(path: Path, count: int = 20) -> list[list[str]]:
 def is_number(cell: str) -> bool:
     """Return True if a cell of a text is a number."""
     return bool(NUMERAL.fullmatch(cell) or DECIMAL_COMMA.fullmatch(cell))
+
+
+def marked_thousands(texts: Sequence[str]) -> str:
+    """Return the first of a column's texts if their points or commas mark thousands, else "".
+
+    They do if each is before three digits, and all other numbers are whole and below 1000.
+    """
+    cells = [cell for text in texts if is_number(cell := text.strip())]
+    marked = [cell for cell in cells if THOUSANDS.fullmatch(cell) and not re.match("[+-]?0", cell)]
+    whole = [cell for cell in cells if re.fullmatch(r"[+-]?(\d{1,3}|1000)", cell)]
+    are_all = len(marked) + len(whole) == len(cells)
+    return marked[0] if are_all and min(len(marked), len(whole)) >= FEWEST_MARKED else ""
 
 
 def form_of(path: Path) -> TextForm:

@@ -18,7 +18,8 @@ from wire.errors import ConfigError
 SETTINGS = "shoal.toml"
 TABLES = "columns", "labels", "classes", "names"
 """Settings of ``shoal.toml`` that may be tables."""
-UNIT_NAMES = "s", "ms", "us", "ns", "min", "h", "d"
+TimeUnit = Literal["s", "ms", "us", "ns", "min", "h", "d"]
+UNIT_NAMES: tuple[TimeUnit, ...] = get_args(TimeUnit)
 SHOWN = 20
 """Maximum number of names in an error."""
 
@@ -46,7 +47,7 @@ class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of samples of a window; 0: `LENGTH`."""
     stride: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Number of samples between the starts of two windows; 0: `STRIDE`."""
-    time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = ""
+    time_unit: TimeUnit | Literal[""] = ""
     """Unit of the time; "" if the column's name and its values say it."""
 
 
