@@ -92,6 +92,10 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
     assert [c for c in COMMANDS if not c.startswith(known)] == []
 
 
+def test_every_command_that_writes_results_says_where() -> None:
+    assert [c for c in RUNS if c.startswith(tuple(WRITTEN)) and "--out " not in c] == []
+
+
 def write_program(name: str, number: int) -> Callable[[Path], object]:
     """A function that runs a page's program, which writes a file of data."""
     return lambda folder: exec(PROGRAMS.findall(page(name))[number], {})
