@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,9 +38,9 @@ def served(tmp_path: Path, exported: Exported, data: FleetData) -> Iterator[Flee
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_it_enrols_trains_loses_its_power_and_predicts_as_others_do(
-    served: Fleet, data: FleetData
+    served: Fleet, data: FleetData, setup_script: dict[str, Any]
 ) -> None:
-    board = [*python_of_board(), "-m", "edge_client.main"]
+    board = [*python_of_board(setup_script), "-m", "edge_client.main"]
 
     def on_board(*words: str) -> str:
         process = subprocess.run(

@@ -31,11 +31,15 @@ def test_uv_is_told_what_pip_is_configured_with(setup_script: dict[str, Any]) ->
 
 
 def test_what_uv_is_told_already_stays(setup_script: dict[str, Any]) -> None:
-    told = setup_script["uv_environment"](
+    assert setup_script["uv_environment"](
         {"index-url": "https://a.example", "cert": "/a.pem"},
-        {"UV_DEFAULT_INDEX": "https://b.example"},
-    )
-    assert told == {"UV_INDEX_STRATEGY": "unsafe-best-match", "SSL_CERT_FILE": "/a.pem"}
+        {"UV_DEFAULT_INDEX": "https://b.example", "PATH": "/bin"},
+    ) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "https://b.example",
+        "SSL_CERT_FILE": "/a.pem",
+        "PATH": "/bin",
+    }
 
 
 def test_variables_take_precedence_over_files_as_for_pip(

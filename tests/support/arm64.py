@@ -6,16 +6,15 @@ machine's files and network, but for the folders of Debian's Python and the file
 processor: with this machine's /proc/cpuinfo, onnxruntime ends in a segmentation fault.
 """
 
-import os
-import runpy
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.wheel import PROJECT, ROOT, run_uv
+
 BOARD = ROOT / "build" / "arm64"
 """Folder of the board's files, which is made once."""
 PACKAGES = "python3", "libstdc++6"
@@ -33,10 +32,11 @@ NEEDED = {"mmdebstrap": "mmdebstrap", "qemu-aarch64-static": "qemu-user-static"}
 """Programs, with Debian's packages that have them."""
 
 
-def python_of_board() -> list[str]:
+def python_of_board(setup: dict[str, Any]) -> list[str]:
     """Return the command that runs the board's Python, with shoal importable.
 
-    The board is made where it is missing. The test is skipped where a program is missing.
+    The board is made where it is missing, with the definitions of `deploy/setup`. The test is
+    skipped where a program is missing.
     """
     if missing := [package for program, package in NEEDED.items() if not shutil.which(program)]:
         packages = " ".join(missing)
@@ -45,7 +45,7 @@ def python_of_board() -> list[str]:
         shutil.rmtree(BOARD, ignore_errors=True)
         BOARD.mkdir(parents=True)
         _write_system(BOARD / "system")
-        _install(BOARD / "packages")
+        _install(BOARD / "packages", setup)
         (BOARD / "ready").touch()
     system = BOARD / "system"
     path = f"PYTHONPATH={BOARD / 'packages'}:{ROOT}"
@@ -73,19 +73,13 @@ def _write_system(system: Path) -> None:
     (system / "proc" / "cpuinfo").write_text(PROCESSOR)
 
 
-def _install(packages: Path) -> None:
+def _install(packages: Path, setup: dict[str, Any]) -> None:
     """Install the wheels of `shoal[edge]` for arm64, with the pinned versions."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    setup = runpy.run_path(str(ROOT / "deploy" / "setup"))
-    subprocess.run(
-        [
-            *(str(ROOT / ".venv" / "bin" / "uv"), "pip", "install", "--quiet"),
-            *("--python-platform", "aarch64-manylinux_2_28", "--python-version", "3.11"),
-            *("--only-binary", ":all:", "--target", str(packages)),
-            *("-c", str(ROOT / "constraints.txt")),
-            *(*project["dependencies"], *project["optional-dependencies"]["edge"]),
-        ],
-        check=True,
-        timeout=300,
-        env=setup["uv_environment"](setup["pip_settings"](ROOT / ".venv"), os.environ),
+    project = PROJECT["project"]
+    run_uv(
+        setup,
+        *("pip", "install", "--python-platform", "aarch64-manylinux_2_28"),
+        *("--python-version", "3.11", "--only-binary", ":all:", "--target", str(packages)),
+        *("-c", str(setup["CONSTRAINTS"])),
+        *(*project["dependencies"], *project["optional-dependencies"]["edge"]),
     )

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,28 +57,32 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("*.whl"))
 
 
+def run_uv(setup: dict[str, Any], *arguments: str) -> None:
+    """Run uv with pip's settings, as `deploy/setup` does.
+
+    The test is skipped where uv is missing or the package index cannot be reached.
+    """
+    if importlib.util.find_spec("uv") is None:
+        pytest.skip("uv is not installed: pip install uv would run this")
+    result = subprocess.run(
+        [sys.executable, "-m", "uv", "--quiet", *arguments],
+        env=setup["uv_environment"](setup["pip_settings"](Path(sys.prefix)), os.environ),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    if result.returncode and (
+        "Failed to fetch" in result.stderr or "error sending request" in result.stderr
+    ):
+        pytest.skip(f"the package index cannot be reached: {result.stderr.strip()}")
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.fixture
 def install(wheel: Path, tmp_path: Path, setup_script: dict[str, Any]) -> Install:
     """Installs the wheel with an extra and looks at both commands; skipped where uv or the package
     index is missing."""
-    if importlib.util.find_spec("uv") is None:
-        pytest.skip("uv is not installed: pip install uv would run this")
-    uv_settings = setup_script["uv_environment"](
-        setup_script["pip_settings"](Path(sys.prefix)), os.environ
-    )
-
-    def uv(*arguments: str) -> None:
-        command = [sys.executable, "-m", "uv", "--quiet", *arguments]
-        result = subprocess.run(
-            command, env={**os.environ, **uv_settings}, capture_output=True, text=True, timeout=280
-        )
-        if result.returncode and (
-            "Failed to fetch" in result.stderr or "error sending request" in result.stderr
-        ):
-            pytest.skip(
-                f"the package index cannot be reached: {result.stderr.strip().splitlines()[-1]}"
-            )
-        assert result.returncode == 0, result.stderr
+    uv = partial(run_uv, setup_script)
 
     def install(extra: str) -> Installed:
         environment, folder = tmp_path / "environment", tmp_path / "empty"
