@@ -18,11 +18,12 @@ from algorithms.algorithm import SURVEY, Algorithm, State
 from algorithms.composition import AlgorithmSpec
 from algorithms.core.arena import layout_of
 from algorithms.core.contract import Grouped, GroupingMemory, Work
-from algorithms.core.keys import NEWCOMER
+from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.groupings.sums.tree import (
     Tree,
     after_sums,
     next_exchanges,
+    tell_of,
     tree_in,
     untold,
     with_places,
@@ -139,12 +140,17 @@ def tree_of(state: State) -> Tree:
     return tree_in(state.memory.info)
 
 
+def exchanges_in(state: State, min_sum: int) -> dict[str, SurveySum]:
+    """Return the next exchanges by node; none while devices have to tell their sides of splits."""
+    tree = tree_of(state)
+    return {} if untold(tree) else next_exchanges(tree, min_sum)
+
+
 def is_surveying(algorithm: Algorithm, state: State, min_sum: int) -> bool:
     """Return True if groups are still to be found from sums, before the next round of training."""
     if not algorithm.grouping.surveys:
         return False
-    tree = tree_of(state)
-    return bool(untold(tree) or next_exchanges(tree, min_sum))
+    return bool(untold(tree_of(state)) or exchanges_in(state, min_sum))
 
 
 def survey_verbs(verb: SurveySum | TellGroup) -> tuple[Verb, ...]:
@@ -152,18 +158,37 @@ def survey_verbs(verb: SurveySum | TellGroup) -> tuple[Verb, ...]:
     return (msgspec.structs.replace(SURVEY, report=False), verb)
 
 
+def exchange_of(verbs: Sequence[Verb]) -> SurveySum:
+    """Return the exchange in the verbs of a plan."""
+    return next(verb for verb in verbs if isinstance(verb, SurveySum))
+
+
+def survey_programs(state: State, min_sum: int) -> dict[str, tuple[Verb, ...]]:
+    """Return the verbs of the next exchanges by ``node:PATH``, and those by which devices tell."""
+    programs = {
+        f"node:{node}": survey_verbs(exchange)
+        for node, exchange in exchanges_in(state, min_sum).items()
+    }
+    tell = tell_of(tree_of(state))
+    return programs if tell is None else programs | {UNLABELLED: survey_verbs(tell)}
+
+
 def survey_parts(exchange: SurveySum, responses: Mapping[str, Layout]) -> dict[str, Part]:
     """Return the parts of the question about an exchange.
 
     `responses`: layout of the responses of each graph of the bundle.
     """
+    return exchange_parts(exchange, num_inputs(responses))
+
+
+def num_inputs(responses: Mapping[str, Layout]) -> int:
+    """Return the number of means in a survey: one for each channel of BatchNorm layers."""
     prefix = names.response(names.SURVEY) + "." + names.MEAN_OF
-    num_inputs = sum(
+    return sum(
         int(np.prod(shape, dtype=int))
-        for name, _, shape in responses[names.SURVEY]
+        for name, _, shape in responses.get(names.SURVEY, ())
         if name.startswith(prefix)
     )
-    return exchange_parts(exchange, num_inputs)
 
 
 def survey_notes(state: State) -> dict[str, dict[str, Any]]:

@@ -31,7 +31,7 @@ ERROR_BYTES = 4 * 2**10
 """Maximum number of bytes of an error report."""
 MOST_FRAMES = 32
 """Maximum number of lines of a traceback in an error report."""
-PLAN_BYTES = 16 * 2**10
+PLAN_BYTES = 48 * 2**10
 """Maximum number of bytes of a signed plan, so that a device can return it as a proof."""
 HEARTBEAT_S = 60.0
 """Maximum time between two status messages of a connected device, in seconds."""

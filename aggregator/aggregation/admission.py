@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aggregator.core.settings import RunSettings
-from aggregator.fleet.desired import windows_of
+from aggregator.fleet.desired import NOBODY, windows_of
 from aggregator.fleet.records import OPEN, AdmittedUpdate, Assignment, Campaign, Device, Fleet
 from algorithms.personalisation.kept import kept_of
 from wire.arrays import names
@@ -22,9 +22,21 @@ from wire.arrays.tensors import Tensors, check_layout
 from wire.bundle import Layout
 from wire.codec import digest, encode
 from wire.errors import WireError, WrongLayout
-from wire.messages import Apply, Choose, Evaluate, Mask, Metrics, Reason, Train, Update, Verb
+from wire.messages import (
+    Apply,
+    Choose,
+    Evaluate,
+    Mask,
+    Metrics,
+    Reason,
+    TellGroup,
+    Train,
+    Update,
+    Verb,
+)
 from wire.secret.payloads import masked_values
 from wire.secret.question import SumQuestion
+from wire.secret.survey import ancestors_of
 
 LARGEST_NORM = 1e12
 """Maximum Euclidean norm of statistics and responses, so that sums over devices stay finite."""
@@ -80,8 +92,13 @@ def admit(
             "wrong-layout",
             f"update of model {update.model[:12]}, but the plan is for model {work.model[:12]}",
         )
+    if update.node and not isinstance(verbs[-1], TellGroup):
+        return Refusal("wrong-layout", "update with a node, but the plan asks for none")
     if isinstance(verbs[-1], Mask):
         return _masked(update, tensors, blob, num_bytes, work.start, verbs[-1].question)
+    if isinstance(verbs[-1], TellGroup):
+        node = campaign.members.get(topic_device, NOBODY).node
+        return _told(update, tensors, blob, num_bytes, work.start, verbs[-1], node or "")
     settings = campaign.settings
     quantised: tuple[str, ...] = ()
     if names.of_role(tensors, names.INT8):
@@ -137,6 +154,34 @@ def _masked(
         masked_values(update.share, tensors, question)
     except WireError as error:
         return Refusal("wrong-layout", str(error))
+    return _without_data(update, blob, num_bytes, start, digest(encode(share)))
+
+
+def _told(
+    update: Update,
+    tensors: Tensors,
+    blob: str,
+    num_bytes: int,
+    start: str,
+    tell: TellGroup,
+    before: str,
+) -> AdmittedUpdate | Refusal:
+    """Return the verdict on an update by which a device tells its node of a secret survey.
+
+    `before`: the node that it has told. It cannot leave it, as helpers open no sums over others.
+    """
+    split, node = {plane.node for plane in tell.planes}, update.node
+    is_leaf = node not in split and split.issuperset(ancestors_of(node))
+    if tensors or update.share is not None or not is_leaf or not node.startswith(before):
+        detail = f"update that tells node {node!r}, which the plan does not lead to"
+        return Refusal("wrong-layout", f"{detail} from node {before!r}" if before else detail)
+    return _without_data(update, blob, num_bytes, start)
+
+
+def _without_data(
+    update: Update, blob: str, num_bytes: int, start: str, share: str = ""
+) -> AdmittedUpdate:
+    """Return an update without what it says of the device's data."""
     return AdmittedUpdate(
         blob=blob,
         start=start,
@@ -146,7 +191,7 @@ def _masked(
         trained=Metrics(),
         bytes_up=num_bytes,
         bytes_down=update.bytes_received,
-        share=digest(encode(share)),
+        share=share,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from immutables import Map
 
 from aggregator.aggregation.inherit import TrainedModels, begin_from
-from aggregator.aggregation.stored import groups_in, programs_of, store_state
+from aggregator.aggregation.stored import groups_in, is_preparing, programs_of, store_state
 from aggregator.core.settings import RunSettings
 from aggregator.fleet.events import Configured, RolledBack, Started
 from aggregator.fleet.records import Campaign, Member
@@ -39,7 +39,7 @@ def start_campaign(
     if source is not None:
         initial, models, groups = begin_from(source, initial, algorithm)
     state = algorithm.begin(initial, probe, settings.seed)
-    if not algorithm.coordinator.preparing(state.context):
+    if not is_preparing(algorithm, state, settings):
         state = replace(state, models={**state.models, **models}, starts=groups)
     stored = store_state(settings, algorithm, state, blobs)
     campaign = Campaign(

@@ -20,7 +20,14 @@ from algorithms.core.contract import (
 )
 from algorithms.groupings.base import Defaults
 from algorithms.schedules import scheduled
-from algorithms.sums import parts_of
+from algorithms.sums import (
+    exchanges_in,
+    is_surveying,
+    parts_of,
+    survey_parts,
+    survey_programs,
+    tree_of,
+)
 from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.bundle import Manifest
@@ -40,7 +47,9 @@ class StoredState:
     preparing: bool
     """True if the next round is a preparation."""
     parts: dict[str, dict[str, Part]]
-    """Parts of the next question in secret mode, by key of the model that devices start from."""
+    """Parts of each of the next questions in secret mode, as in a `Version`."""
+    leaves: dict[str, str]
+    """Group of each node that the secret survey has not split, by its path."""
 
     def version(self, number: int, newcomers: str) -> Version:
         """Return the version of a round's models; `newcomers` is the key of a newcomer's."""
@@ -51,6 +60,7 @@ class StoredState:
             programs=self.programs,
             newcomers=newcomers,
             parts=self.parts,
+            leaves=self.leaves,
         )
 
 
@@ -115,14 +125,30 @@ def store_state(
             )
         )
         models[key] = digest if same else blobs.put(encode_tensors(model))[0]
-    programs = make_programs(algorithm, state, settings, models)
     return StoredState(
         models,
         blobs.put(encode_memory(state))[0],
-        programs,
-        algorithm.coordinator.preparing(state.context),
-        {key: parts_of(state, key) for key in state.models} if settings.secret else {},
+        _programs(algorithm, state, settings, models),
+        is_preparing(algorithm, state, settings),
+        question_parts(algorithm, state, settings) if settings.secret else {},
+        tree_of(state).numbers if settings.secret else {},
     )
+
+
+def is_preparing(algorithm: Algorithm, state: State, settings: RunSettings) -> bool:
+    """Return True if the next round is a preparation."""
+    surveys = settings.secret and is_surveying(algorithm, state, settings.min_sum)
+    return surveys or algorithm.coordinator.preparing(state.context)
+
+
+def question_parts(
+    algorithm: Algorithm, state: State, settings: RunSettings
+) -> dict[str, dict[str, Part]]:
+    """Return the parts of each of the next questions in secret mode, as in a `Version`."""
+    if not is_preparing(algorithm, state, settings):
+        return {key: parts_of(state, key) for key in state.models}
+    exchanges = exchanges_in(state, settings.min_sum)
+    return {node: survey_parts(each, settings.responses) for node, each in exchanges.items()}
 
 
 def load_state(version: Version, blobs: Blobs) -> State:
@@ -151,9 +177,17 @@ def programs_of(
     version: Version, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, trained: int
 ) -> Programs:
     """Return the verbs for the models of a version after this number of rounds of training."""
-    return make_programs(
-        algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models
-    )
+    state = replace(load_state(version, blobs), rounds=trained)
+    return _programs(algorithm, state, settings, version.models)
+
+
+def _programs(
+    algorithm: Algorithm, state: State, settings: RunSettings, digests: Mapping[str, str]
+) -> Programs:
+    """Return the verbs of the next round, and of devices that find groups from secret sums."""
+    programs = make_programs(algorithm, state, settings, digests)
+    surveys = settings.secret and algorithm.grouping.surveys
+    return programs | (survey_programs(state, settings.min_sum) if surveys else {})
 
 
 def make_programs(

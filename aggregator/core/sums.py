@@ -129,15 +129,24 @@ Cells = Iterable[Iterable[Name]]
 """Parts into which the sets of earlier sums cut the devices."""
 
 
-def obstacle(present: Iterable[Name], cells: Cells, min_sum: int) -> str:
-    """Return the reason that helpers would not open a sum over these devices; empty if they would.
+def obstacle(sets: Iterable[Iterable[Name]], cells: Cells, min_sum: int) -> str:
+    """Return the reason that helpers would not open sums over these sets; empty if they would.
 
-    Ask it before a round, of the devices that could answer.
+    Sets that have no device in common may be opened in any order. Ask it before a round, of the
+    devices that could answer.
     """
-    devices = frozenset(present)
+    parts = frozenset(map(frozenset, cells))
+    for members in sets:
+        if reason := _obstacle(frozenset(members), parts, min_sum):
+            return reason
+        parts = cut(parts, members)
+    return ""
+
+
+def _obstacle(devices: frozenset[Name], parts: frozenset[frozenset[Name]], min_sum: int) -> str:
     if len(devices) < min_sum:
         return f"{min_sum - len(devices)} more: {len(devices)} of {min_sum} devices are there"
-    small = min(cut(frozenset(map(frozenset, cells)), devices), key=len)
+    small = min(cut(parts, devices), key=len)
     if len(small) >= min_sum:
         return ""
     named = ", ".join(sorted(small))
@@ -151,28 +160,53 @@ def obstacle(present: Iterable[Name], cells: Cells, min_sum: int) -> str:
     )
 
 
-def cohort_of(
-    cells: Cells, ready: Set[Name], gone: Callable[[Name], bool], min_sum: int
-) -> tuple[frozenset[Name], str]:
-    """Return the devices of the next sum, and what it waits for; empty if it need not wait.
+def cohorts_of(
+    cells: Cells,
+    ready: Set[Name],
+    gone: Callable[[Name], bool],
+    min_sum: int,
+    key_of: Callable[[Name], str | None],
+) -> tuple[dict[str, frozenset[Name]], str]:
+    """Return the devices of each of the next sums by key, and what they wait for.
 
-    It is over all devices of earlier sums that are not gone for good, so that the same devices are
-    in every sum, and over new ones if there are enough of them to hide each other.
+    The sums are over all devices of earlier sums that are not gone for good, so that the same
+    devices are in every sum, and over new ones if there are enough of them to hide each other. The
+    text is empty if they need not wait.
 
     Args:
         cells: parts into which earlier sums cut the devices.
         ready: devices that could answer now.
         gone: returns True for a device that will not answer any more.
         min_sum: smallest number of devices of a part.
+        key_of: returns the key of the question to a device; None if there is none for it.
     """
     summed = frozenset[Name]().union(*cells)
-    stay = frozenset(device for device in summed if not gone(device))
-    if absent := sorted(stay - ready):
-        many = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-        return stay, f"devices that are in every secret sum: {', '.join(absent[:3])}{many}"
-    new = frozenset(ready - summed)
-    devices = stay | new if len(new) >= min_sum or not stay else stay
-    return devices, obstacle(devices, cells, min_sum)
+    stay = _by_key((device for device in summed if not gone(device)), key_of)
+    new = _by_key(ready - summed, key_of)
+    if absent := frozenset().union(*stay.values()) - ready:
+        return stay, f"devices that are in every secret sum: {shortened(absent)}"
+    enough = {key: devices for key, devices in new.items() if len(devices) >= min_sum}
+    cohorts = {
+        key: stay.get(key, frozenset()) | enough.get(key, frozenset())
+        for key in sorted(stay.keys() | enough.keys())
+    } or {"": max(new.values(), key=len, default=frozenset())}
+    return cohorts, obstacle(cohorts.values(), cells, min_sum)
+
+
+def _by_key(
+    devices: Iterable[Name], key_of: Callable[[Name], str | None]
+) -> dict[str, frozenset[Name]]:
+    by_key: dict[str, set[Name]] = {}
+    for device in devices:
+        if (key := key_of(device)) is not None:
+            by_key.setdefault(key, set()).add(device)
+    return {key: frozenset(members) for key, members in by_key.items()}
+
+
+def shortened(devices: Iterable[Name]) -> str:
+    """Return the names of three devices and the number of the others, for people."""
+    first, others = (ordered := sorted(devices))[:3], ordered[3:]
+    return ", ".join(first) + (f" and {len(others)} more" if others else "")
 
 
 class SumMismatch(WireError):
@@ -199,7 +233,7 @@ def question_of(
         helpers: digests of the helpers' keys.
         closes_at_s: deadline.
         bits: bits of an integer; None for the fewest.
-        group: key of the model that the devices start from.
+        group: key of the model that the devices start from, or node of a survey.
     """
     bits = bits or bits_for(num_devices)
     return SumQuestion(

@@ -9,6 +9,7 @@ rests after a failure            do nothing until its rest is over
 works for no campaign            hold the release of the latest rollout that reached it
 of a campaign that trains:
 cannot train, has no survey      describe its inputs (survey), where the algorithm reads them
+is in no leaf of a secret survey tell its side of each split (survey)
 can train, has no update in it   train from its group's model; as a newcomer if its data moved
 of a campaign whose training is over:
 has no group, has no survey      describe its inputs, where the algorithm reads them
@@ -20,7 +21,7 @@ The rules of what devices should do are here alone.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -246,11 +247,15 @@ def can_train(campaign: Campaign, device: Device) -> bool:
 def needs_placement(campaign: Campaign, device_id: str, device: Device) -> bool:
     """Return True if no training will put a device into a group.
 
-    The device cannot train, or the training is over without it.
+    The device cannot train, or the training is over without it. In a secret survey, it has to tell
+    its side of a split; a newcomer does once all groups are found.
     """
+    member = campaign.members.get(device_id, NOBODY)
+    if leaves := campaign.version.leaves:
+        is_early = campaign.preparing and member.node is None
+        return can_train(campaign, device) and not is_early and leaf_of(leaves, member.node) is None
     is_over = campaign.phase in ("evaluating", "finished")
-    has_group = bool(campaign.members.get(device_id, NOBODY).group)
-    return not can_train(campaign, device) or (is_over and not has_group)
+    return not can_train(campaign, device) or (is_over and not member.group)
 
 
 def is_to_survey(campaign: Campaign, device_id: str, device: Device) -> bool:
@@ -267,6 +272,31 @@ def trained_group(campaign: Campaign, device_id: str) -> str:
     """Return the key of the model that a device trains from next."""
     keys = campaign.members.get(device_id, NOBODY).group, campaign.version.newcomers
     return next((key for key in keys if key in campaign.models), NEWCOMER)
+
+
+def leaf_of(leaves: Mapping[str, str], node: str | None) -> str | None:
+    """Return the leaf that a node of a secret survey is in; None if it was split."""
+    return next((leaf for leaf in leaves if (node or "").startswith(leaf)), None)
+
+
+def sum_key(campaign: Campaign, device_id: str) -> str | None:
+    """Return the key of the next question to a device in secret mode; None if there is none.
+
+    It is the node of the survey that is asked, or the key of the model that the device trains from.
+    """
+    version, node = campaign.version, campaign.members.get(device_id, NOBODY).node
+    if version.leaves and leaf_of(version.leaves, node) is None:
+        return None
+    key: str | None = trained_group(campaign, device_id)
+    if campaign.preparing:
+        key = node if version.leaves else ""
+    return key if key in version.parts else None
+
+
+def sum_verbs(campaign: Campaign, key: str) -> tuple[Verb, ...]:
+    """Return the verbs before the question of this key."""
+    programs = campaign.version.programs
+    return programs.get(f"node:{key}") or program_for(programs, "", key)
 
 
 def placed_of(campaign: Campaign, device_id: str, device: Device) -> Placed | None:
@@ -297,10 +327,12 @@ def verbs_of(campaign: Campaign, device_id: str, device: Device, task: Desired) 
     if task.kind != "train":
         return closing_verbs(campaign, device)
     group = campaign.members.get(device_id, NOBODY).group or NEWCOMER
+    if campaign.questions:
+        key = sum_key(campaign, device_id)
+        assert key is not None, "it is in the cohort of a question"
+        return (*sum_verbs(campaign, key), Mask(campaign.questions[key]))
     anew = programs.get(NEW) if task.start == NEWCOMER != group else None
     verbs = anew or program_for(programs, device_id, task.start)
-    if campaign.question is not None:
-        return (*verbs, Mask(campaign.question))
     return verbs if device.policy.tell_classes else tuple(map(_of_inputs, verbs))
 
 

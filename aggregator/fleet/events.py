@@ -70,12 +70,14 @@ class Seen(OfDevice, frozen=True):
 class Updated(OfDevice, frozen=True):
     """The update of an assignment was admitted and stored.
 
-    `model`: digest of the group's model that the device chose, for a personal model.
+    `model`: digest of the group's model that the device chose, for a personal model. `node`: node
+    of the secret survey that the device has told.
     """
 
     serial: int
     update: AdmittedUpdate
     model: Digest = ""
+    node: str = ""
     train_s: float = 0.0
 
 
@@ -213,6 +215,8 @@ class Aggregated(OfCampaign, frozen=True):
     version: Version
     groups: dict[str, str] = {}
     """New group of each device whose group has changed."""
+    nodes: dict[str, str] = {}
+    """New node of each device whose node of the secret survey has changed."""
     placed: dict[str, Placed] = {}
     """Group of each device without labels.
 
@@ -252,9 +256,10 @@ class SumAnswered(OfCampaign, frozen=True):
 
 
 class SumFailed(OfCampaign, frozen=True):
-    """The opened secret sum of a round cannot be used."""
+    """The opened secret sum of a round cannot be used; `key` is that of its question."""
 
     round: int
+    key: str
     problem: str
 
 
@@ -320,10 +325,12 @@ class Aggregate(msgspec.Struct, frozen=True):
 
 
 class AskHelpers(msgspec.Struct, frozen=True):
-    """Ask the helpers of a campaign whose answers are missing to open the sum of this round."""
+    """Ask the helpers of a campaign whose answers are missing to open a sum of this round."""
 
     campaign: str
     round: int
+    key: str
+    """Key of the sum's question."""
 
 
 class PlaceDevice(msgspec.Struct, frozen=True):

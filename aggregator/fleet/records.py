@@ -292,6 +292,8 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """True if the operator has excluded the device: it gets no assignment of the campaign."""
     refused: int = 0
     """Number of the last round that refused its update as too large and has no other one of it."""
+    node: str | None = None
+    """Node of the secret survey, as deep as the device has told; None if it is in none."""
 
     @property
     def current_group(self) -> str:
@@ -355,7 +357,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     evaluated: dict[str, Metrics] = {}
     """Metrics of these models before training, by device that evaluated them."""
     parts: dict[str, dict[str, Part]] = {}
-    """Parts of the next question in secret mode."""
+    """Parts of each question of the next round in secret mode, by start, or by node of a survey.
+
+    In a preparation without any, devices tell their sides of splits.
+    """
+    leaves: dict[str, str] = {}
+    """Group of each node that the secret survey has not split, by its path."""
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):
@@ -441,11 +448,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[tuple[str, ...], ...] = ()
     """Parts into which the sets of all secret sums cut the devices."""
     cohort: tuple[str, ...] = ()
-    """Devices that the question of the open round is for."""
-    question: SumQuestion | None = None
-    """Question of the open round in secret mode."""
-    sum: SecretSum | None = None
-    """Secret sum of the open round; None before its set is closed."""
+    """Devices that the questions of the open round are for."""
+    questions: dict[str, SumQuestion] = {}
+    """Questions of the open round in secret mode, by start, or by node of a survey."""
+    sums: dict[str, SecretSum] = {}
+    """Secret sums of the open round, by the keys of their questions; none before it is closed."""
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from aggregator.core.pool import draw
 from aggregator.fleet import sums
 from aggregator.fleet.budget import measured, spent
-from aggregator.fleet.desired import NEW, hours_of, trained_group, wanted
+from aggregator.fleet.desired import NEW, hours_of, leaf_of, trained_group, wanted
 from aggregator.fleet.divergence import (
     NOBODY,
     TRENDS,
@@ -70,9 +70,9 @@ def advance(turn: Turn, name: str) -> None:
             _close_if_due(turn, campaign)
         case "evaluating":
             _end_if_due(turn, campaign)
-        case "aggregating" if campaign.sum is not None and campaign.sum.stage == "failed":
+        case "aggregating" if sums.stage_of(campaign) == "failed":
             reopen(turn, campaign)
-        case "aggregating" if campaign.sum is not None and campaign.sum.stage == "opening":
+        case "aggregating" if sums.stage_of(campaign) == "opening":
             sums.ask_helpers(turn, campaign)
         case "aggregating" if campaign.command_epoch != turn.epoch:
             turn.commands.append(Aggregate(name, campaign.round))
@@ -96,8 +96,8 @@ def look_s(turn: Turn, campaign: Campaign) -> float:
     times = [begins_s] if begins_s > turn.now_s else []
     if campaign.phase in ("preparing", "training", "evaluating"):
         times.append(campaign.deadline_s)
-    if campaign.phase == "aggregating" and campaign.sum and campaign.sum.stage == "opening":
-        times.append(campaign.sum.asked_s + sums.ASK_S)
+    if campaign.phase == "aggregating":
+        times.append(sums.ask_s(campaign))
     if campaign.phase == "waiting" and (days := campaign.next_settings.days):
         times.append(campaign.started_s + days * 86_400.0)
     return min((at_s for at_s in times if at_s > turn.now_s), default=math.inf)
@@ -141,8 +141,8 @@ def lacking(turn: Turn, campaign: Campaign) -> Lack:
     if campaign.paused or campaign.phase == "finished":
         return NO_LACK
     if campaign.phase == "aggregating":
-        is_opening = campaign.sum is not None and campaign.sum.stage == "opening"
         text = "helpers to open its secret sum"
+        is_opening = sums.stage_of(campaign) == "opening"
         return Lack(f"{text}: {sums.waited_for(campaign)}") if is_opening else NO_LACK
     if campaign.awaits_drift:
         moved, count = drift_of(turn, campaign)
@@ -155,7 +155,7 @@ def lacking(turn: Turn, campaign: Campaign) -> Lack:
     beside = turn.count(f"beside/{name}/{campaign.round}")
     free = len(turn.waiting(f"train/{name}")) + len(turn.waiting(f"beside/{name}"))
     if campaign.phase == "waiting" and settings.secret:
-        return Lack(sums.next_cohort(turn, campaign)[1])
+        return Lack(sums.next_cohorts(turn, campaign)[1])
     if campaign.phase == "waiting":
         ready = free + campaign.received + (at_work(turn, campaign) if settings.buffer else 0)
         if (short := settings.min_devices - ready) > 0:
@@ -181,7 +181,7 @@ def seats(turn: Turn, campaign: Campaign, place: str) -> int:
         return (most if place == "survey" else ABREAST) - turn.count(f"{place}/{name}")
     if campaign.phase not in ("preparing", "training"):
         return 0
-    if campaign.question is not None:
+    if campaign.questions:
         return int(sums.next_device(turn, campaign, place) is not None)
     short = least(campaign) - campaign.received - at_work(turn, campaign)
     if place == "beside":
@@ -216,7 +216,7 @@ def _fill(turn: Turn, campaign: Campaign) -> None:
         pool = turn.waiting(f"{kind}/{campaign.name}")
         seed = round_seed(campaign.settings.seed, campaign.round)
         device_id = pool[draw(f"{seed} {campaign.drawn}", len(pool))]
-        if kind in ("train", "beside") and campaign.question is not None:
+        if kind in ("train", "beside") and campaign.questions:
             device_id = sums.next_device(turn, campaign, kind) or device_id
         to_ask = campaign.to_ask - (kind == "train" and campaign.to_ask > 0)
         campaign = turn.change(campaign, drawn=campaign.drawn + 1, to_ask=to_ask)
@@ -311,7 +311,7 @@ def _close_if_due(turn: Turn, campaign: Campaign) -> None:
 
     At the deadline with fewer updates, the round is opened again.
     """
-    if campaign.question is not None:
+    if campaign.questions:
         if not sums.close_if_due(turn, campaign):
             reopen(turn, campaign)
         return
@@ -346,7 +346,7 @@ def reopen(turn: Turn, campaign: Campaign) -> None:
         updates=updates,
         version=replace(campaign.version, programs=programs),
         next_programs={},
-        **sums.without_sum(campaign),
+        **sums.without_sums(campaign),
     )
 
 
@@ -377,6 +377,7 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
     is_moved = before.newcomers != event.version.newcomers or before.models.keys() != (
         event.version.models.keys()
     )
+    asks_others = (before.leaves, campaign.preparing) != (event.version.leaves, event.preparing)
     trained = campaign.trained + (not campaign.preparing or event.reverted)
     campaign = turn.change(
         campaign if campaign.preparing else measured(campaign, counted.values(), event.accuracy),
@@ -397,7 +398,7 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         norms=event.norms or campaign.norms,
         distances=distances if event.distances else campaign.distances,
         default=event.placed.get(""),
-        **sums.without_sum(campaign),
+        **sums.without_sums(campaign),
     )
     if is_training:
         trend = Trend(
@@ -424,7 +425,11 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
             and update.start == NEWCOMER
         )
         reconcile(turn, device_id, replace(device, moved=False) if is_surveyed else device)
-    if is_void or (is_moved and any(r.campaign == campaign.name for r in turn.rollouts)):
+    if (
+        is_void
+        or asks_others
+        or (is_moved and any(r.campaign == campaign.name for r in turn.rollouts))
+    ):
         turn.look_at_all()
 
 
@@ -469,6 +474,9 @@ def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
             if member.placed is not None and device_id not in event.placed:
                 member = changed.get(device_id, member)
                 changed[device_id] = replace(member, placed=None)
+    for device_id, node in event.nodes.items():
+        member = changed.get(device_id, campaign.members.get(device_id, Member()))
+        changed[device_id] = replace(member, node=node)
     for device_id, evidence in event.pulls.items():
         member = changed.get(device_id, campaign.members.get(device_id, NOBODY))
         if (after := scored(member, evidence, event.round)) != member:
@@ -546,7 +554,8 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
     campaign = watched_anew(campaign, tuple(trends))
     members = campaign.members.mutate()
     for device_id, member in campaign.members.items():
-        members[device_id] = replace(member, group=groups.get(device_id, ""))
+        by_node = version.leaves.get(leaf_of(version.leaves, member.node) or "", "")
+        members[device_id] = replace(member, group=groups.get(device_id) or by_node)
     number = campaign.round + 1
     return turn.change(
         campaign,
@@ -556,7 +565,7 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
         made_by=(),
         standstills={},
         members=members.finish(),
-        **sums.without_sum(campaign),
+        **sums.without_sums(campaign),
         updates=Map(),
         round=number,
         oldest=number,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds, sums
-from aggregator.fleet.desired import needs_placement
+from aggregator.fleet.desired import leaf_of, needs_placement
 from aggregator.fleet.divergence import NOBODY, refused_divergence, suspects_of
 from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
 from aggregator.fleet.records import NOT_STARTED, SHARED, Campaign, Device, Fleet, Member, Survey
@@ -218,20 +218,25 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     changes = {"assignment": None, "accepted": update.blob, "updates": device.updates + 1}
     device = replace(device, **changes, train_s=event.train_s or device.train_s)
     # the device had no windows to describe
-    if work.kind == "survey" and not update.norms:
+    if work.kind == "survey" and not update.norms and not event.node:
         reconcile(turn, device_id, failed(device, turn.now_s, "empty"))
         return
     is_excluded = campaign.members.get(device_id, NOBODY).excluded
     counts = not is_excluded and _counts(campaign, work.kind, work.round)
-    question = campaign.question
-    if campaign.settings.secret and (question is None or work.verbs[-1] != Mask(question)):
+    masks = [Mask(question) for question in campaign.questions.values()]
+    if campaign.settings.secret and work.verbs[-1] not in masks:
         counts = False  # it answers the question of an earlier attempt
     if work.kind == "train" and work.lapsed and not counts:
         device = awake(device)
     # failures to personalise end once the device reports that it holds a personal model
     elif work.kind != "personalise":
         device = rested(device)
-    if work.kind == "survey":
+    if event.node:
+        leaf = leaf_of(campaign.version.leaves, event.node)
+        group = campaign.version.leaves[leaf] if leaf is not None else ""
+        changed = {"node": event.node} | ({} if campaign.preparing else {"group": group})
+        turn.put_member(campaign, device_id, **changed)
+    elif work.kind == "survey":
         sizes = {"bytes_up": update.bytes_up, "bytes_down": update.bytes_down}
         survey = Survey(blob=update.blob, round=campaign.round, **sizes)
         turn.put_member(campaign, device_id, survey=survey)
@@ -351,7 +356,7 @@ def _without_update(turn: Turn, *device_ids: str, only: str = "") -> None:
             updates = updates.delete(device_id)
         campaign = turn.change(campaign, updates=updates)
         counted = sum(update.round == campaign.round for update in updates.values())
-        is_set = campaign.sum is not None  # a secret sum is over a set that never changes
+        is_set = bool(campaign.sums)  # a secret sum is over a set that never changes
         if campaign.phase == "aggregating" and (is_set or counted < max(1, rounds.least(campaign))):
             rounds.reopen(turn, campaign)
 
@@ -390,7 +395,7 @@ def _directed(turn: Turn, event: e.Directed) -> None:
             ended="order",
             updates=Map(),
             paused=False,
-            **sums.without_sum(campaign),
+            **sums.without_sums(campaign),
         )
     turn.look_at_all()
 

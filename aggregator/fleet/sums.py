@@ -1,68 +1,100 @@
-"""Secret sums of a campaign's rounds: the cohort and the question of each, and its closed set.
+"""Secret sums of a campaign's rounds: cohorts and questions of each, and their closed sets.
 
-In secret mode the same devices are in every round (`aggregator.core.sums.cohort_of`). A round asks
+In secret mode the same devices are in every round (`aggregator.core.sums.cohorts_of`). A round asks
 all of them and waits for all. At its deadline, it is closed over those that have answered, if
-helpers would open that.
+helpers would open that. The devices of each group have a question of their own.
+
+Groups are found by rounds of preparation, each with a question to each node of the tree
+(`algorithms.groupings.sums`). In between, devices tell their sides of splits, at any time and
+outside of rounds, as newcomers do later.
 """
 
+import math
 from bisect import bisect_left
-from functools import partial
+from collections.abc import Iterator
+from functools import partial, reduce
 from typing import Any
 
 from msgspec.structs import replace
 
 from aggregator.core.pool import DevicePool
-from aggregator.core.sums import SecretSum, cohort_of, obstacle, on_answer, question_of
-from aggregator.fleet.desired import NOBODY, hours_of, trained_group
+from aggregator.core.sums import (
+    SecretSum,
+    Stage,
+    cohorts_of,
+    obstacle,
+    on_answer,
+    question_of,
+    shortened,
+)
+from aggregator.fleet.desired import NOBODY, hours_of, leaf_of, sum_key, sum_verbs
 from aggregator.fleet.events import AskHelpers, SumAnswered, SumFailed
-from aggregator.fleet.plan import program_for
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Campaign
+from algorithms.core.keys import NEWCOMER
 from wire.secret.messages import about_of, set_of
 from wire.secret.parts import cut
+from wire.secret.survey import SURVEY_BITS, SURVEY_MOST
 
 ASK_S = 10.0
 """Seconds after which helpers that have not answered are asked again."""
 
 
-def next_cohort(turn: Turn, campaign: Campaign) -> tuple[frozenset[str], str]:
-    """Return the devices of a campaign's next question, and what it waits for, for people."""
+def next_cohorts(turn: Turn, campaign: Campaign) -> tuple[dict[str, frozenset[str]], str]:
+    """Return the devices of each of a campaign's next questions, and what they wait for."""
+    if _is_telling(campaign):
+        devices = [*_untold(turn, campaign)]
+        return {}, f"devices to tell their groups: {shortened(devices)}" if devices else ""
     ready = frozenset(device_id for pool in _pools(turn, campaign) for device_id in pool)
-    gone = partial(_is_gone, turn, campaign)
-    devices, lack = cohort_of(_cells(turn), ready, gone, _least(turn, campaign))
-    if not lack and (short := campaign.settings.min_devices - len(devices)) > 0:
-        lack = f"{short} more: {len(devices)} of {campaign.settings.min_devices} devices are there"
-    return devices, lack
+    gone, key_of = partial(_is_gone, turn, campaign), partial(sum_key, campaign)
+    cohorts, lack = cohorts_of(_cells(turn), ready, gone, _least(turn, campaign), key_of)
+    count, least = sum(map(len, cohorts.values())), _min_devices(campaign)
+    if not lack and count < least:
+        lack = f"{least - count} more: {count} of {least} devices are there"
+    if not lack and campaign.preparing and count > SURVEY_MOST:
+        lack = f"fewer devices: {count} are there, at most {SURVEY_MOST} can be grouped by sums"
+    return cohorts, lack
 
 
 def ask(turn: Turn, campaign: Campaign) -> None:
-    """Open a round with a question to its cohort, if all of its devices are there."""
+    """Open a round with a question to each cohort, if all of its devices are there.
+
+    Once devices have told their sides of splits, the next exchanges follow from that at once.
+    """
     settings, (begins_s, ends_s) = campaign.settings, hours_of(campaign, turn.now_s)
-    if begins_s > turn.now_s or _misses(turn, campaign):
+    if begins_s > turn.now_s:
         return
-    cohort, lack = next_cohort(turn, campaign)
+    if _is_telling(campaign):
+        if next(_untold(turn, campaign), None) is None:
+            opened_s = campaign.phase_s
+            turn.change(campaign, phase="aggregating", command_epoch=0, opened_s=opened_s)
+        return
+    if _misses(turn, campaign):
+        return
+    cohorts, lack = next_cohorts(turn, campaign)
     if lack:
         return
     deadline_s = min(turn.now_s + settings.deadline_s, ends_s)
-    version = campaign.version
-    start = trained_group(campaign, min(cohort))  # in one group, all start from the same model
-    about = about_of(
-        settings.bundle, version.models[start], program_for(version.programs, "", start)
-    )
-    question = question_of(
-        about,
-        version.parts[start],
-        len(cohort),
-        settings.min_sum,
-        [helper.digest for helper in settings.helpers],
-        deadline_s,
-    )
+    questions = {}
+    for key, devices in cohorts.items():
+        model = campaign.models[NEWCOMER if campaign.preparing else key]
+        questions[key] = question_of(
+            about_of(settings.bundle, model, sum_verbs(campaign, key)),
+            campaign.version.parts[key],
+            SURVEY_MOST if campaign.preparing else len(devices),
+            settings.min_sum,
+            [helper.digest for helper in settings.helpers],
+            deadline_s,
+            SURVEY_BITS if campaign.preparing else None,
+            group=key,
+        )
+    cohort = tuple(sorted(frozenset().union(*cohorts.values())))
     turn.change(
         campaign,
-        phase="training",
-        cohort=tuple(sorted(cohort)),
-        question=question,
-        sum=None,
+        phase="preparing" if campaign.preparing else "training",
+        cohort=cohort,
+        questions=questions,
+        sums={},
         width=len(cohort),
         to_ask=len(cohort),
         deadline_s=deadline_s,
@@ -81,21 +113,29 @@ def next_device(turn: Turn, campaign: Campaign, kind: str) -> str | None:
 
 
 def close_if_due(turn: Turn, campaign: Campaign) -> bool:
-    """Close the set of a round if all devices have answered, or at the deadline.
+    """Close the sets of a round if all devices have answered, or at the deadline.
 
-    Return False if the round must be opened again, because helpers would not open the set.
+    Return False if the round must be opened again, because helpers would not open the sets. A
+    question that nobody has answered has none.
     """
-    assert campaign.question is not None
     is_over = turn.now_s >= campaign.deadline_s
     if campaign.received < len(campaign.cohort) and not is_over:
         return True
-    devices = tuple(sorted(campaign.updates))
-    few = len(devices) < campaign.settings.min_devices
-    if few or obstacle(devices, _cells(turn), _least(turn, campaign)):
+    sets: dict[str, tuple[str, ...]] = {}
+    for device_id in sorted(campaign.updates):
+        key = sum_key(campaign, device_id)
+        assert key is not None, "it has answered the question of its group"
+        sets[key] = (*sets.get(key, ()), device_id)
+    few = len(campaign.updates) < max(1, _min_devices(campaign))
+    if few or obstacle(sets.values(), _cells(turn), _least(turn, campaign)):
         return False
-    members = set_of(update.share for update in campaign.updates.values())
-    closed = SecretSum(campaign.question, members, devices)
-    turn.change(campaign, phase="aggregating", command_epoch=0, sum=closed)
+    closed = {
+        key: SecretSum(
+            campaign.questions[key], set_of(campaign.updates[d].share for d in devices), devices
+        )
+        for key, devices in sets.items()
+    }
+    turn.change(campaign, phase="aggregating", command_epoch=0, sums=closed)
     return True
 
 
@@ -104,29 +144,40 @@ def cells_after(campaign: Campaign) -> tuple[tuple[str, ...], ...]:
 
     A set that every helper has refused is in none of their ledgers.
     """
-    if campaign.sum is None or campaign.sum.refused:
+    sets = [secret.devices for secret in campaign.sums.values() if not secret.refused]
+    if not sets:
         return campaign.cells
-    parts = cut(frozenset(map(frozenset, campaign.cells)), campaign.sum.devices)
+    parts = reduce(cut, sets, frozenset(map(frozenset, campaign.cells)))
     return tuple(sorted(tuple(sorted(part)) for part in parts))
 
 
-def without_sum(campaign: Campaign) -> dict[str, Any]:
-    """Return the changes of a campaign whose open round ends: its set becomes an earlier one."""
-    return {"cells": cells_after(campaign), "question": None, "sum": None}
+def without_sums(campaign: Campaign) -> dict[str, Any]:
+    """Return the changes of a campaign whose open round ends: its sets become earlier ones."""
+    return {"cells": cells_after(campaign), "questions": {}, "sums": {}}
+
+
+def stage_of(campaign: Campaign) -> Stage | None:
+    """Return the stage of a round's sums; None if there are none."""
+    stages = {secret.stage for secret in campaign.sums.values()}
+    order: tuple[Stage, ...] = ("failed", "opening", "opened")
+    return next((stage for stage in order if stage in stages), None)
 
 
 def waited_for(campaign: Campaign) -> str:
     """Return the names of the helpers whose answers are missing, for people."""
-    secret = campaign.sum
-    assert secret is not None
-    answered = secret.masks if secret.agreed else secret.agreements
-    missing = (helper.name for helper in campaign.settings.helpers if helper.digest not in answered)
-    return ", ".join(missing)
+    missing = {
+        helper
+        for secret in campaign.sums.values()
+        for helper in secret.question.helpers
+        if helper not in (secret.masks if secret.agreed else secret.agreements)
+    }
+    return ", ".join(each.name for each in campaign.settings.helpers if each.digest in missing)
 
 
 def failure_of(campaign: Campaign) -> str:
-    """Return the reason that the sum has failed, for people; empty if it has not."""
-    text = campaign.sum.failure if campaign.sum is not None else ""
+    """Return the reasons that sums have failed, for people; empty if none has."""
+    reasons = (secret.failure for secret in campaign.sums.values())
+    text = "; ".join(dict.fromkeys(filter(None, reasons)))
     for helper in campaign.settings.helpers:
         text = text.replace(f"helper {helper.digest[:12]}", f"helper {helper.name}")
     return text
@@ -134,34 +185,47 @@ def failure_of(campaign: Campaign) -> str:
 
 def ask_helpers(turn: Turn, campaign: Campaign) -> None:
     """Ask the helpers whose answers are missing, at once and every `ASK_S` seconds."""
-    assert campaign.sum is not None
-    if turn.now_s >= campaign.sum.asked_s + ASK_S or not campaign.sum.asked_s:
-        turn.commands.append(AskHelpers(campaign.name, campaign.round))
-        turn.change(campaign, sum=replace(campaign.sum, asked_s=turn.now_s))
+    due = {
+        key: replace(secret, asked_s=turn.now_s)
+        for key, secret in campaign.sums.items()
+        if secret.stage == "opening"
+        and (turn.now_s >= secret.asked_s + ASK_S or not secret.asked_s)
+    }
+    turn.commands.extend(AskHelpers(campaign.name, campaign.round, key) for key in due)
+    if due:
+        turn.change(campaign, sums={**campaign.sums, **due})
+
+
+def ask_s(campaign: Campaign) -> float:
+    """Return the time at which helpers are to be asked again; infinite if they are not."""
+    opening = (secret for secret in campaign.sums.values() if secret.stage == "opening")
+    return min((secret.asked_s + ASK_S for secret in opening), default=math.inf)
 
 
 def answered(turn: Turn, event: SumAnswered) -> None:
     """Take in a helper's answer."""
     campaign = turn.campaigns.get(event.campaign)
-    if campaign is not None and campaign.sum is not None:
-        after = on_answer(campaign.sum, event.answer, event.signature, event.blob)
-        _put(turn, campaign, after)
+    if campaign is not None:
+        answer = (event.answer, event.signature, event.blob)
+        _put(turn, campaign, {k: on_answer(each, *answer) for k, each in campaign.sums.items()})
 
 
 def failed(turn: Turn, event: SumFailed) -> None:
     """Take in that an opened sum cannot be used."""
     campaign = turn.campaigns[event.campaign]
-    if campaign.sum is not None and campaign.round == event.round:
-        _put(turn, campaign, replace(campaign.sum, problem=event.problem))
+    if event.key in campaign.sums and campaign.round == event.round:
+        secret = replace(campaign.sums[event.key], problem=event.problem)
+        _put(turn, campaign, {**campaign.sums, event.key: secret})
 
 
-def _put(turn: Turn, campaign: Campaign, after: SecretSum) -> None:
-    """Put a sum into its campaign, which is paused if the sum has failed.
+def _put(turn: Turn, campaign: Campaign, after: dict[str, SecretSum]) -> None:
+    """Put sums into their campaign, which is paused if one has failed.
 
     Only a person can mend the cause of a failure. The round is opened again when they resume.
     """
-    if after != campaign.sum:
-        turn.change(campaign, sum=after, paused=campaign.paused or after.stage == "failed")
+    if after != campaign.sums:
+        is_failed = any(secret.stage == "failed" for secret in after.values())
+        turn.change(campaign, sums=after, paused=campaign.paused or is_failed)
 
 
 def _pools(turn: Turn, campaign: Campaign) -> list[DevicePool]:
@@ -181,14 +245,36 @@ def _misses(turn: Turn, campaign: Campaign) -> bool:
 
     At every event of a campaign that waits, the whole cohort would cost too much.
     """
-    pools, settings = _pools(turn, campaign), campaign.settings
-    if sum(map(len, pools)) < max(settings.min_devices, settings.min_sum):
+    pools = _pools(turn, campaign)
+    if sum(map(len, pools)) < max(_min_devices(campaign), campaign.settings.min_sum):
         return True
     summed = (device_id for cell in campaign.cells for device_id in cell)
     return any(
-        not any(device_id in pool for pool in pools) and not _is_gone(turn, campaign, device_id)
+        not any(device_id in pool for pool in pools)
+        and sum_key(campaign, device_id) is not None
+        and not _is_gone(turn, campaign, device_id)
         for device_id in summed
     )
+
+
+def _min_devices(campaign: Campaign) -> int:
+    """Return the smallest number of devices of a round; 0 for one that asks some nodes only."""
+    of_nodes = campaign.preparing and campaign.version.leaves
+    return 0 if of_nodes else campaign.settings.min_devices
+
+
+def _is_telling(campaign: Campaign) -> bool:
+    """Return True if no question can follow before devices tell their sides of splits."""
+    return campaign.preparing and not campaign.version.parts
+
+
+def _untold(turn: Turn, campaign: Campaign) -> Iterator[str]:
+    """Yield the devices that have to tell their sides of splits."""
+    leaves = campaign.version.leaves
+    for device_id, member in campaign.members.items():
+        has_told = member.node is None or leaf_of(leaves, member.node) is not None
+        if not has_told and not _is_gone(turn, campaign, device_id):
+            yield device_id
 
 
 def _cells(turn: Turn) -> frozenset[frozenset[str]]:

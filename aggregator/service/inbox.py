@@ -93,7 +93,7 @@ RATES = {
     "error": (5.0, 0.1),
 }
 """Maximum burst of messages of a device, and messages per second on average, by kind."""
-ANSWERS = (100.0, 2.0)
+ANSWERS = (200.0, 20.0)
 """Maximum burst of messages of a helper, and messages per second on average."""
 LOGGED = (50.0, 1.0)
 """Maximum burst of logged refusals of a reason, and refusals per second on average."""
@@ -306,13 +306,16 @@ class FleetInbox:
             return reading
         for campaign in self._fleet.campaigns.values():
             helper = next((h for h in campaign.settings.helpers if h.name == name), None)
-            if campaign.sum is None or helper is None:
+            if not campaign.sums or helper is None:
                 continue
             try:
                 answer, signature, sealed = decode_answer(payload, helper.public)
                 if isinstance(answer, MaskSums):
-                    text = unseal_sums(sealed, self.sums_key, campaign.sum.set)
-                    read_sums(campaign.sum.question, answer.helper, text)
+                    secret = next((s for s in campaign.sums.values() if s.set == answer.set), None)
+                    if secret is None:
+                        continue  # sums of an earlier set
+                    text = unseal_sums(sealed, self.sums_key, secret.set)
+                    read_sums(secret.question, answer.helper, text)
                     reading.masks = masks_blob(answer, text)
             except WireError as error:  # also an answer from before a start, to another key
                 problem = str(error)
@@ -423,6 +426,7 @@ class FleetInbox:
                         serial=work.serial,
                         update=received,
                         model=message.model if work.kind == "personalise" else "",
+                        node=message.node,
                         train_s=message.train_s,
                     )
                 )

@@ -339,8 +339,8 @@ class Runner:
                     self._link.send(m.Acknowledge(device_id, blob))
                 case e.Aggregate(name):
                     self._train(name, command)
-                case e.AskHelpers(name, number):
-                    self._ask_helpers(name, number)
+                case e.AskHelpers():
+                    self._ask_helpers(command)
                 case e.PlaceDevice(name):
                     self._train(name, command)
                 case _:
@@ -367,22 +367,26 @@ class Runner:
         if event is not None:
             self.dispatch(event)
 
-    def _ask_helpers(self, name: str, number: int) -> None:
-        """Ask the helpers whose answers are missing to open the sum of a round."""
+    def _ask_helpers(self, command: e.AskHelpers) -> None:
+        """Ask the helpers whose answers are missing to open a sum of a round."""
+        name, number, key = command.campaign, command.round, command.key
         trainer, campaign = self.trainers.get(name), self.fleet.campaigns[name]
-        if trainer is None or trainer.problem or campaign.sum is None or campaign.round != number:
+        if trainer is None or trainer.problem:
+            return
+        if key not in campaign.sums or campaign.round != number:
             return
         helpers = {helper.digest: helper for helper in campaign.settings.helpers}
         keys = {digest: helper.der for digest, helper in helpers.items()}
         seal_to = write_public_key(self._inbox.sums_key.public_key())
-        shares = trainer.shares(campaign)
+        shares = trainer.shares(campaign, key)
         try:
-            for helper, request in requests_of(campaign.sum, keys, seal_to).items():
+            for helper, request in requests_of(campaign.sums[key], keys, seal_to).items():
                 self._link.ask(helpers[helper].name, request, shares)
         except LimitExceeded as error:
             problem = f"too-large: a request to a helper: {error}"
-            failed = e.SumFailed(at_s=self.now_s, campaign=name, round=number, problem=problem)
-            self.dispatch(failed)
+            self.dispatch(
+                e.SumFailed(at_s=self.now_s, campaign=name, round=number, key=key, problem=problem)
+            )
 
     def _send_plan(self, device_id: str, work: Assignment) -> None:
         trainer, device = self.trainers.get(work.campaign), self.fleet.devices.get(device_id)

@@ -27,15 +27,22 @@ from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.privacy.base import counts_from
 from algorithms.schedules import check_schedule
-from algorithms.sums import check_in_sums
+from algorithms.sums import check_in_sums, num_inputs
 from host.helpers import load_helpers
 from host.settings import check, marked
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
 from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
 from wire.secret.named_keys import NamedKey
+from wire.secret.survey import SURVEY_MOST
 
 T = TypeVar("T")
+MOST_CHANNELS = 1400
+"""Maximum number of BatchNorm channels of a model for whose fleet secret mode finds groups.
+
+A plan has at most 48 KiB (SPEC.md, 'Signatures'). Each channel takes up to 25 bytes of it, and axes
+and splits take up to 12 KiB.
+"""
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -165,13 +172,14 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
         min_updates=settings.min_devices,
     )
     check_asking(run)
+    if run.secret:
+        check_surveyed(run, settings.algorithm)
     return run
 
 
 def check_secret(settings: RoundSettings[Any], algorithm: AlgorithmSpec) -> None:
     """Raise ConfigError if secret mode cannot run an algorithm, or settings of a campaign."""
     check_in_sums(algorithm)
-    check_served(algorithm)
     check_fixed(
         settings,
         {
@@ -188,13 +196,20 @@ def check_secret(settings: RoundSettings[Any], algorithm: AlgorithmSpec) -> None
         )
 
 
-def check_served(algorithm: AlgorithmSpec) -> None:
-    """Raise ConfigError if secret mode finds groups of an algorithm in simulations alone."""
-    if algorithm.parts.grouping.surveys:
+def check_surveyed(run: RunSettings, algorithm: AlgorithmSpec) -> None:
+    """Raise ConfigError if the groups of a run cannot be found from secret sums."""
+    if not algorithm.parts.grouping.surveys:
+        return
+    if run.min_devices > SURVEY_MOST:
         raise ConfigError(
-            f"Secret mode cannot run {algorithm.grouping.name!r}, the grouping of algorithm "
-            f"{str(algorithm)!r}, in a service: groups from sums are for simulations (shoal "
-            "simulate --secret). Allowed: none."
+            f"min_devices must be at most {SURVEY_MOST}, the largest number of devices that secret "
+            f"mode can group, got {run.min_devices}"
+        )
+    if (channels := num_inputs(run.responses)) > MOST_CHANNELS:
+        raise ConfigError(
+            f"bundle {run.bundle[:12]}: its model has {channels} BatchNorm channels, and the plans "
+            f"by which secret mode finds groups have room for {MOST_CHANNELS}; export a smaller "
+            "model, or use an algorithm without groups, such as fedavg+uniform"
         )
 
 
@@ -224,7 +239,9 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
     """
     check_asking(wanted)
     if wanted.secret:
-        check_secret(wanted, read_algorithm(wanted.algorithm))
+        algorithm = read_algorithm(wanted.algorithm)
+        check_secret(wanted, algorithm)
+        check_surveyed(wanted, algorithm)
     fields = [
         name
         for name in RunSettings.__struct_fields__

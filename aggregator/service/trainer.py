@@ -12,7 +12,7 @@ from functools import partial
 
 from aggregator.aggregation.apply import aggregate
 from aggregator.aggregation.placing import place_by_survey
-from aggregator.aggregation.sums import aggregate_sum
+from aggregator.aggregation.sums import aggregate_sums
 from aggregator.fleet.events import Aggregate, Event, PlaceDevice, UpdatesLost
 from aggregator.fleet.records import Campaign
 from aggregator.leadership.identity import kept_alive
@@ -59,8 +59,8 @@ class Trainer:
         """
         try:
             with kept_alive(self.announce):
-                if campaign.sum is not None:
-                    return aggregate_sum(campaign, self.algorithm, self.blobs, self.clock)
+                if campaign.settings.secret:
+                    return aggregate_sums(campaign, self.algorithm, self.blobs, self.clock)
                 return aggregate(campaign, self.algorithm, self.probe, self.blobs, self.clock)
         except BlobLost as error:
             devices = tuple(d for d, blob in _blobs(campaign) if blob == error.digest)
@@ -85,14 +85,13 @@ class Trainer:
             self.stop(f"round {command.round} cannot be aggregated: {reason}")
         return None
 
-    def shares(self, campaign: Campaign) -> Shares:
+    def shares(self, campaign: Campaign, key: str) -> Shares:
         """Return the shares of a secret sum's set, with their devices' signatures.
 
         Raises:
             BlobLost, StorageFailed: an update cannot be read.
         """
-        assert campaign.sum is not None
-        blobs = (campaign.updates[d].blob for d in campaign.sum.devices)
+        blobs = (campaign.updates[d].blob for d in campaign.sums[key].devices)
         updates = (decode_update(self.blobs.get(blob), OWN_FILES)[0] for blob in blobs)
         return tuple((u.share.share, u.share.signature) for u in updates if u.share is not None)
 
@@ -140,7 +139,7 @@ class Trainer:
 def _blobs(campaign: Campaign) -> list[tuple[str, str]]:
     """Return the devices of a campaign with the blobs of their updates and surveys."""
     updates = [(d, update.blob) for d, update in campaign.updates.items()]
-    if campaign.sum is not None:  # without a helper's sums, the round is opened again
-        updates += [(d, blob) for blob in campaign.sum.masks.values() for d, _ in updates]
+    for secret in campaign.sums.values():  # without a helper's sums, the round is opened again
+        updates += [(d, blob) for blob in secret.masks.values() for d in secret.devices]
     surveys = [(d, m.survey.blob) for d, m in campaign.members.items() if m.survey is not None]
     return [*updates, *surveys]

@@ -73,7 +73,7 @@ def remembered(campaign: Campaign) -> set[str]:
     counted = campaign.updates.values() if campaign.phase != "finished" else ()
     updates = {update.blob for update in counted}
     surveys = {m.survey.blob for m in campaign.members.values() if m.survey is not None}
-    masks = set(campaign.sum.masks.values()) if campaign.sum is not None else set()
+    masks = {blob for secret in campaign.sums.values() for blob in secret.masks.values()}
     memories = {version.memory for version in versions} - {""}
     return models | memories | updates | masks | surveys
 

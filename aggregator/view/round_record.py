@@ -25,7 +25,12 @@ from algorithms.personalisation.kept import PersonalChoice
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 SUMMED = "summed"
-"""Note of a round in secret mode: its number of devices, and their mean accuracy and loss."""
+"""Note of a round in secret mode: the number of its devices, and the mean accuracy and loss.
+
+``groups`` has those of each group.
+"""
+SURVEYED = "survey"
+"""Note of a preparation in secret mode: the nodes that were tested, by path."""
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """Kind of a round."""
 

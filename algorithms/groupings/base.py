@@ -25,6 +25,7 @@ from algorithms.core.contract import (
     without,
 )
 from algorithms.core.keys import NEWCOMER
+from algorithms.groupings.sums.tree import without_device
 from algorithms.spec import WithOptions
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
@@ -113,7 +114,10 @@ class Defaults(WithOptions, ABC):
         return replace(
             memory,
             membership=membership,
-            info={k: without(value, device_id) for k, value in memory.info.items()},
+            info={
+                k: value if k == "tree" else without(value, device_id)
+                for k, value in without_device(memory.info, device_id).items()
+            },
             arrays={k: v for k, v in memory.arrays.items() if k != FIRST + device_id},
         )
 

@@ -72,8 +72,8 @@ def demo(
         bool,
         typer.Option(
             "--secret",
-            help="Secret mode: the aggregator learns only sums, which three helpers open. It "
-            "trains one model, by the algorithm fedavg+uniform unless another one is named.",
+            help="Secret mode: the aggregator learns only sums, which three helpers open. The "
+            "algorithm is distfl+uniform unless another one is named.",
         ),
     ] = False,
 ) -> Summary:
@@ -86,7 +86,6 @@ def demo(
 
     from aggregator.http.pages.words import percent
     from aggregator.maintenance.database import read_view
-    from aggregator.service.start import check_served
     from aggregator.storage.blob_folder import BlobFolder
     from aggregator.view.summary import EdgeSummary, PhonesSummary
     from algorithms.composition import read_algorithm
@@ -106,7 +105,7 @@ def demo(
     from shoal.reports.run_page import Extras
     from shoal.reports.tables import device_table
     from shoal.reports.words import verdict
-    from shoal.secret import accuracy_here, campaign_of, stored_table
+    from shoal.secret import accuracy_here, campaign_of, groups_text, stored_table
     from shoal.waiting import steps
     from simulation.datasets.catalog import load_data
     from simulation.datasets.doubts import doubts
@@ -123,9 +122,8 @@ def demo(
         if phones or poisoners:
             raise ConfigError("--secret has neither --phones nor --poisoners; leave them out")
         if spec == read_algorithm(DEFAULT_ALGORITHM):
-            spec = read_algorithm("fedavg+uniform")
+            spec = read_algorithm("distfl+uniform")
         check_in_sums(spec)
-        check_served(spec)
     devices, rounds, seed = words["devices"], words["rounds"], words["seed"]
     local_epochs = words["local_epochs"]
     fleet = select_devices(load_data(data), devices)
@@ -257,9 +255,11 @@ def demo(
                 {"the aggregator": [out / "aggregator"]}
                 | {f"helper {name}": [parties.folder_of(name)] for name in parties.names},
                 payloads,
+                next(record.round for record in records if record.phase == "training"),
             )
             accuracy = accuracy_here(fleet, bundle, campaign, blobs)
         console.print(table)
+        console.print(groups_text(fleet, summary), soft_wrap=True)
         console.print(
             f"mean accuracy {percent(accuracy)}, computed by this command, which has the test "
             f"windows; simulated in clear mode: {percent(comparison['clear'].mean)}",
@@ -386,8 +386,9 @@ def _serve(
                 if run["round"] <= 1 and not closed:
                     opened_s = time.monotonic()
                 finished = run["phase"] == "finished"
+                trained = sum(each["phase"] == "training" for each in closed)
                 told_of(
-                    rounds if finished else min(len(closed), rounds),
+                    rounds if finished else trained,
                     _progress_text(run, closed, len(edges.data.devices)),
                 )
                 if finished:

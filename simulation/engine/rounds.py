@@ -41,7 +41,7 @@ from aggregator.fleet.records import (
     Version,
 )
 from aggregator.ports import Blobs
-from aggregator.view.round_record import RoundRecord, make_record
+from aggregator.view.round_record import SURVEYED, RoundRecord, make_record
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped
 from algorithms.core.keys import NEWCOMER, UNLABELLED
@@ -282,7 +282,7 @@ class Rounds:
                 for d in results
             },
             groups=state.memory.membership,
-            notes={"survey": survey_notes(state)},
+            notes={SURVEYED: survey_notes(state)},
             views="",
         )
         return dataclasses.replace(

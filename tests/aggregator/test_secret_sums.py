@@ -10,25 +10,30 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from aggregator.core.sums import (
     SecretSum,
-    cohort_of,
+    cohorts_of,
     obstacle,
     on_answer,
     opened,
     requests_of,
     total_of,
 )
-from aggregator.service.start import check_served
+from aggregator.fleet.plan import make_plan
+from aggregator.service.start import MOST_CHANNELS, check_surveyed
+from algorithms.algorithm import SURVEY
 from algorithms.composition import read_algorithm
 from helper.core.ledger import Ledger, SetRefused
 from helper.core.sums import agreement, all_agree, check_set, sum_masks
 from tests.helper.exchange import AGGREGATOR_KEY, DEVICES, Exchange
+from tests.support.settings import SETTINGS
 from wire.arrays.tensors import Tensors
-from wire.codec import digest
+from wire.codec import digest, encode
 from wire.errors import ConfigError
 from wire.identity.certificates import key_digest, write_public_key
+from wire.messages import PLAN_BYTES, Mask
 from wire.secret.messages import (
     Agreement,
     Answer,
@@ -39,7 +44,8 @@ from wire.secret.messages import (
     set_digest,
     sign,
 )
-from wire.secret.question import SumQuestion
+from wire.secret.question import Part, SumQuestion
+from wire.secret.survey import Axis, Plane, SurveyScale, SurveySum
 
 NAMES = [f"d{number}" for number in range(8)]
 SEAL_TO = write_public_key(AGGREGATOR_KEY.public_key())
@@ -213,7 +219,7 @@ class TestObstacle:
         ],
     )
     def test_it_names_the_devices(self, present: list[str], reason: str) -> None:
-        assert re.fullmatch(reason, obstacle(present, [DEVICES], 5))
+        assert re.fullmatch(reason, obstacle([present], [DEVICES], 5))
 
     @given(
         sets=st.lists(st.sets(st.sampled_from(NAMES)), max_size=4),
@@ -230,9 +236,9 @@ class TestObstacle:
         try:
             ledger.check("q", "s", present, 3)
         except SetRefused:
-            assert obstacle(present, ledger.parts, 3)
+            assert obstacle([present], ledger.parts, 3)
         else:
-            assert obstacle(present, ledger.parts, 3) == ""
+            assert obstacle([present], ledger.parts, 3) == ""
 
 
 class TestCohort:
@@ -264,20 +270,82 @@ class TestCohort:
         expected: list[str],
         lack: str,
     ) -> None:
-        devices, text = cohort_of(cells, set(ready), lambda device: device in gone, 5)
+        cohorts, text = cohorts_of(cells, set(ready), lambda d: d in gone, 5, lambda _: "")
         assert re.fullmatch(lack, text)
-        assert sorted(devices) == sorted(expected)
+        assert sorted(cohorts[""]) == sorted(expected)
 
     def test_new_devices_come_in_when_there_are_enough_of_them(self) -> None:
         old, new = [f"o{n}" for n in range(6)], [f"n{n}" for n in range(5)]
         for ready, expected in ((old + new[:4], old), (old + new, old + new)):
-            devices, lack = cohort_of([old], set(ready), lambda _: False, 5)
-            assert (sorted(devices), lack) == (sorted(expected), "")
+            cohorts, lack = cohorts_of([old], set(ready), lambda _: False, 5, lambda _: "")
+            assert (sorted(cohorts[""]), lack) == (sorted(expected), "")
+
+    def test_each_group_has_a_sum_and_too_few_newcomers_of_a_group_wait(self) -> None:
+        left, right = [f"l{n}" for n in range(6)], [f"r{n}" for n in range(5)]
+        new = [*(f"ln{n}" for n in range(5)), *(f"rn{n}" for n in range(4)), "u"]
+        ready = {*left, *right, *new}
+        cohorts, lack = cohorts_of(
+            [left, right], ready, lambda _: False, 5, lambda d: None if d == "u" else d[0]
+        )
+        assert lack == ""
+        assert sorted(cohorts["l"]) == sorted([*left, *new[:5]])
+        assert sorted(cohorts["r"]) == right
+
+    @given(
+        sets=st.lists(st.sets(st.sampled_from(NAMES)), max_size=3),
+        groups=st.dictionaries(st.sampled_from(NAMES), st.sampled_from("lr"), min_size=3),
+        order=st.booleans(),
+    )
+    def test_helpers_open_the_sums_of_all_groups_in_any_order(
+        self, sets: list[set[str]], groups: dict[str, str], order: bool
+    ) -> None:
+        ledger = Ledger()
+        for number, members in enumerate(sets):
+            with suppress(SetRefused):
+                ledger.check(f"q{number}", "s", members, 3)
+                ledger = ledger.after(f"q{number}", "s", members)
+        cohorts, lack = cohorts_of(ledger.parts, {*NAMES}, lambda _: False, 3, groups.get)
+        if not lack:
+            for key in sorted(cohorts, reverse=order):
+                ledger.check(key, "s", cohorts[key], 3)
+                ledger = ledger.after(key, "s", cohorts[key])
 
 
-class TestServedAlgorithms:
-    def test_a_service_refuses_a_grouping_that_simulations_run_in_secret_mode(self) -> None:
-        error = "cannot run 'distfl', the grouping of algorithm 'distfl', in a service: groups from"
-        with pytest.raises(ConfigError, match=error):
-            check_served(read_algorithm("distfl"))
-        check_served(read_algorithm("fedavg+uniform"))
+class TestLimitsOfGroups:
+    """A campaign that could not find its groups is refused before it starts."""
+
+    def test_more_devices_than_a_survey_sums_are_refused(self) -> None:
+        run = replace(SETTINGS, secret=True, min_devices=4_096)
+        with pytest.raises(ConfigError, match=r"min_devices must be at most 4095, .*, got 4096"):
+            check_surveyed(run, read_algorithm("distfl"))
+        check_surveyed(run, read_algorithm("fedavg+uniform"))
+
+    def test_a_model_with_too_many_channels_for_a_plan_is_refused(self) -> None:
+        layout = (("response/survey.mean.a", "float32", (MOST_CHANNELS + 1,)),)
+        run = replace(SETTINGS, secret=True, responses={"survey": layout})
+        with pytest.raises(ConfigError, match=r"1401 BatchNorm channels, .* room for 1400"):
+            check_surveyed(run, read_algorithm("distfl"))
+        check_surveyed(run, read_algorithm("fedavg+uniform"))
+
+    def test_the_largest_model_that_is_allowed_fits_into_a_plan(self) -> None:
+        """Numbers are as long as six digits can be."""
+        rng = np.random.default_rng(0)
+
+        def numbers(count: int, size: float) -> tuple[float, ...]:
+            return tuple(float(f"{x:.6g}") for x in size * (1 + rng.random(count)))
+
+        scale = SurveyScale(
+            tuple(-x for x in numbers(MOST_CHANNELS, 1e-5)),
+            numbers(MOST_CHANNELS, 1e-3),
+            numbers(32, 1e-5),
+            (1.0, 1.0),
+        )
+        wide, narrow = numbers(64, -1e-3), (*numbers(32, -1e-3), *(0.0,) * 32)
+        axes = [Axis(axis, 0.1, 0.1) for axis in [wide] * 4 + [narrow] * 8]
+        planes = tuple(Plane("0" * depth, wide, 0.1) for depth in range(5))
+        verb = SurveySum("density", "0" * 5, scale, planes, tuple(axes))
+        parts = {"bins": Part(12 * 32, 524000.0)}
+        question = SumQuestion("a" * 64, parts, 32, 4095, 5, ("b" * 64,) * 4, 1e9, group="0" * 5)
+        plan = make_plan(SETTINGS, 1, "d" * 64, "c" * 64, (SURVEY, verb, Mask(question)))
+        signatures = 1_000
+        assert len(encode(plan)) + signatures <= PLAN_BYTES

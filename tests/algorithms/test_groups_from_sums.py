@@ -190,11 +190,21 @@ class TestTree:
         root = replace_plane(survey.tree.nodes[""], plane)
         tree = Tree(survey.tree.scale, {"": root}, places)
         some = dict.fromkeys([*places][:4], "1")
-        assert untold(with_places(tree, some, MIN_SUM)), "the others have not told yet"
         tree = with_places(tree, dict.fromkeys(places, "0") | some, MIN_SUM)
         assert tree.planes == ()
         assert set(tree.groups.values()) == {"0"}
         assert not next_exchanges(tree, MIN_SUM)
+
+    def test_devices_that_do_not_tell_their_side_are_in_no_group(self) -> None:
+        survey = Survey(fleet(24, 4.0))
+        plane = known_plane(survey.tree)
+        root = replace_plane(survey.tree.nodes[""], plane)
+        tree = Tree(survey.tree.scale, {"": root}, dict.fromkeys(survey.devices, ""))
+        ids = sorted(survey.devices)
+        told = {d: "01"[number % 2] for number, d in enumerate(ids[5:])}
+        tree = with_places(tree, told, MIN_SUM)
+        assert not untold(tree)
+        assert tree.groups == told
 
     def test_nothing_is_split_deeper_than_devices_tell(self) -> None:
         survey = Survey(fleet(24, 4.0))

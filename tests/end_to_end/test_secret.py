@@ -15,47 +15,16 @@ from algorithms.core.keys import NEWCOMER
 from helper.storage import HelperFolder
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
-from simulation.local.fleet import LocalFleet
-from simulation.local.secret import SecretParties, carried_out, eavesdrop, holds, needles
-from tests.end_to_end.field import RUN, Field
+from simulation.local.secret import carried_out, eavesdrop, holds, needles
+from tests.end_to_end.field import RUN
+from tests.end_to_end.secret_field import SecretField
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import OWN_FILES, decode_tensors
-from wire.identity.keys import read_private
-
-ROUNDS = 3
 
 
-class Secret(Field):
-    """A service with six devices, and with three helpers in secret mode."""
-
-    parties: SecretParties | None = None
-
-    def begin(self) -> SecretParties:
-        """Make helpers and devices' keys."""
-        self.parties = SecretParties(
-            self.folder / "parties",
-            "t",
-            self.data.devices,
-            lambda device_id: self.folder / "devices" / device_id / "state",
-            read_private((self.exported.folder / "signing.key").read_bytes()),
-            self.exported.folder / "trust.pem",
-            self.broker_url,
-            5,
-        )
-        return self.parties
-
-    def serve_rounds(self) -> None:
-        usual = ["--algorithm", "fedavg+uniform", "--rounds", str(ROUNDS), "--deadline", "20"]
-        if self.parties is not None:
-            usual += ["--secret", "--helpers", str(self.parties.helpers)]
-        self.serve(*usual)
-
-    def edges(self) -> LocalFleet:
-        fleet = super().edges()
-        if self.parties is not None:
-            fleet.edge_options = self.parties.options
-        return fleet
+class Secret(SecretField):
+    """A service with six devices."""
 
     def finds(self, campaign: Campaign, payloads: list[bytes]) -> tuple[bool, bool]:
         """True for each of the last model and the first device's change that is in these bytes."""
@@ -135,9 +104,9 @@ def test_it_ends_whoever_is_killed(secret: Secret, seed: int) -> None:
                 edges.processes[device_id].wait()
                 edges.start(device_id)
         campaign = secret.finish()
-    assert campaign.trained == ROUNDS
+    assert campaign.trained == secret.rounds
     assert campaign.cells == (tuple(sorted(secret.data.devices)),)
     for name in parties.names:
         ledger = HelperFolder(parties.folder_of(name)).ledger
         assert ledger.parts == {frozenset(secret.data.devices)}
-        assert len(ledger.sets) >= ROUNDS
+        assert len(ledger.sets) >= secret.rounds

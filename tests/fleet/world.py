@@ -179,7 +179,8 @@ class World:
                 self.rounds.append(
                     (name, was.round, len(used), "preparing" if was.preparing else "training")
                 )
-                assert len(used) >= min(was.settings.min_devices, was.next_settings.min_devices)
+                least = min(was.settings.min_devices, was.next_settings.min_devices)
+                assert len(used) >= least or (was.settings.secret and was.preparing)
             else:
                 assert not gone or now.phase in ("evaluating", "finished", "waiting"), (event, gone)
                 assert not gone or was.phase in ("evaluating", "waiting", "finished"), (event, gone)
@@ -446,12 +447,20 @@ class World:
                 share=digest_of(f"s{device_id}.{self.made}") if asks_for_sum(work) else "",
             )
             client.update = e.Updated(
-                at_s=self.now_s, device_id=device_id, serial=work.serial, update=update
+                at_s=self.now_s,
+                device_id=device_id,
+                serial=work.serial,
+                update=update,
+                node=self.node(device_id, work),
             )
         device = self.fleet.devices.get(device_id)
         if device is None or device.barred:
             return
         self.feed(client.update)
+
+    def node(self, device_id: str, work: Assignment) -> str:
+        """The node that a device tells by its plan; empty if the plan asks for none."""
+        return ""
 
     def decline(self, device_id: str) -> None:
         """A device does not carry out its plan, or its update is refused as too large."""

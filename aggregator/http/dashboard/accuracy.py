@@ -155,16 +155,24 @@ def accuracy_page(
         )
 
     overall, loss = measured(every)
-    if record is not None and record.notes.get(SUMMED):
-        overall = spread_of(record)
+    summed = record.notes.get(SUMMED) if record is not None else None
+    if record is not None and summed:
+        overall, loss = spread_of(record), summed["loss"]
+    by_group = {int(g): means for g, means in summed["groups"].items()} if summed else {}
+
+    def of_group(group: int | None) -> GroupAccuracy:
+        """Return the line of a group; in secret mode, its means alone are known."""
+        accuracy, loss = measured(members[group])
+        if group in by_group:
+            means = by_group[group]
+            accuracy, loss = Spread(means["accuracy"], None, None, None), means["loss"]
+        return GroupAccuracy(group, len(members[group]), accuracy, loss)
+
     return AccuracyPage(
         record.round if record is not None else None,
         overall,
         loss,
-        [
-            GroupAccuracy(group, len(members[group]), *measured(members[group]))
-            for group in sorted(members, key=_or_first)
-        ],
+        [of_group(group) for group in sorted(members, key=_or_first)],
         {candidate: counts.count(candidate) for candidate in campaign.settings.candidates},
         devices[part.begin : part.end],
         part,

@@ -84,9 +84,15 @@ class Tree(msgspec.Struct, frozen=True):
         return tuple(sorted(({""} | sides) - split))
 
     @property
+    def numbers(self) -> dict[str, str]:
+        """Group of each leaf, the number of its order; empty before the first exchange."""
+        leaves = self.leaves if self.scale is not None else ()
+        return {leaf: str(number) for number, leaf in enumerate(leaves)}
+
+    @property
     def groups(self) -> dict[str, str]:
-        """Group of each device that is in a leaf: leaves have the numbers of their order."""
-        numbers = {leaf: str(number) for number, leaf in enumerate(self.leaves)}
+        """Group of each device that is in a leaf."""
+        numbers = self.numbers
         return {d: numbers[node] for d, node in sorted(self.places.items()) if node in numbers}
 
 
@@ -98,6 +104,16 @@ def tree_in(info: Mapping[str, Any]) -> Tree:
 def with_tree(info: Mapping[str, Any], tree: Tree) -> dict[str, Any]:
     """Return the `info` of a grouping's memory with this tree."""
     return {**info, "tree": msgspec.to_builtins(tree)}
+
+
+def without_device(info: Mapping[str, Any], device_id: str) -> dict[str, Any]:
+    """Return the `info` of a grouping's memory with its tree without a device.
+
+    Nodes and devices may have the same names.
+    """
+    tree = tree_in(info)
+    places = {d: node for d, node in tree.places.items() if d != device_id}
+    return with_tree(info, replace(tree, places=places)) if "tree" in info else dict(info)
 
 
 def members_of(tree: Tree, node: str) -> tuple[str, ...]:
@@ -144,12 +160,12 @@ def untold(tree: Tree) -> tuple[str, ...]:
 def with_places(tree: Tree, places: Mapping[str, str], min_sum: int) -> Tree:
     """Return the tree after devices have told their nodes.
 
-    A split with fewer than `min_sum` devices on a side is given up once all have told: helpers
-    would open no sum of theirs.
+    Devices that have not told their side of a split are left out, as newcomers are. A split with
+    fewer than `min_sum` devices on a side is given up: helpers would open no sum of theirs.
     """
     tree = replace(tree, places={**tree.places, **places})
-    if untold(tree):
-        return tree
+    rest = set(untold(tree))
+    tree = replace(tree, places={d: n for d, n in tree.places.items() if d not in rest})
     for plane in reversed(tree.planes):  # the deepest first
         sides = [
             sum(place.startswith(plane.node + side) for place in tree.places.values())

@@ -133,8 +133,8 @@ class ContainmentTest {
                 device.agent.handle(Delivery(topic, payload))
             }
         }
-        val long = Fixture.plan(verbs = List(300) { Evaluate() })
-        assertTrue(Fixture.signed(long).size > 16 * 1024)
+        val long = Fixture.plan(verbs = List(1_000) { Evaluate() })
+        assertTrue(Fixture.signed(long).size > 48 * 1024)
         device.plan(long)
         assertEquals(before, device.agent.session)
     }

@@ -10,7 +10,7 @@ import java.security.MessageDigest
 internal const val MESSAGE_BYTES: Int = 64 * 1024
 
 /** Maximum size of a signed plan (bytes): a device must be able to send it back as a proof. */
-internal const val PLAN_BYTES: Int = 16 * 1024
+internal const val PLAN_BYTES: Int = 48 * 1024
 
 /** Maximum of a sum of losses, and of a time in seconds: sums over devices must stay finite. */
 private const val LARGEST_SUM = 1e12

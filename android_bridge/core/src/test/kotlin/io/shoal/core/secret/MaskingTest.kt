@@ -25,11 +25,18 @@ import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Mask
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Plane
 import io.shoal.core.wire.Policy
+import io.shoal.core.wire.SURVEY_BITS
+import io.shoal.core.wire.SURVEY_MOST
+import io.shoal.core.wire.SURVEY_WIDTH
 import io.shoal.core.wire.Share
 import io.shoal.core.wire.SignedShare
 import io.shoal.core.wire.SumPart
 import io.shoal.core.wire.SumQuestion
+import io.shoal.core.wire.SurveyScale
+import io.shoal.core.wire.SurveySum
+import io.shoal.core.wire.TellGroup
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Update
 import io.shoal.core.wire.Verb
@@ -269,6 +276,27 @@ class MaskingTest {
         assertEquals(listOf(DeclineReason.FAILED to ""), device.declines().map { it.reason to it.detail })
         device.after(100.0)
         assertEquals(emptyList(), device.sent("error"))
+    }
+
+    @Test
+    fun `a plan of a survey masks its numbers, and the one after it tells the node alone`() {
+        val survey = Evaluate("train", "survey", "initial", report = false)
+        val exchange = SurveySum("scale")
+        val device = device(policy = Policy(minSum = 5)).up()
+        val asked = masked(verbs = listOf(survey, exchange)) { copy(parts = exchange.parts(0), bits = SURVEY_BITS, most = SURVEY_MOST, group = "") }
+        val (answer, numbers) = device.update(asked)
+        assertEquals(setOf("masked/sketch", "masked/length"), numbers.keys)
+        assertEquals("" to maskOfPlan(asked).digest, answer.node to answer.share!!.share.question)
+        val scale = SurveyScale(emptyList(), emptyList(), List(SURVEY_WIDTH) { 0.0 }, listOf(1.0))
+        val sides = listOf(-100.0 to "1", 100.0 to "0").mapIndexed { round, (threshold, side) ->
+            val plane = Plane("", List(SURVEY_WIDTH) { 1.0 / (it + 1) }, threshold)
+            val other = device(File(folder, side), policy = Policy(minSum = 5)).up()
+            val (told, nothing) = other.update(Fixture.plan(2L + round, verbs = listOf(survey, TellGroup(scale, listOf(plane)))))
+            assertEquals(emptyMap(), nothing)
+            assertEquals(Update("run", 5, 2L + round, 0, "phone", digest(Fixture.model), 0, 0, Metrics(), Metrics(), told.bytesReceived, node = side), told)
+            told.node
+        }
+        assertEquals(listOf("1", "0"), sides)
     }
 
     private fun pem(key: HelperKey): String =
