@@ -16,7 +16,7 @@ import numpy as np
 from algorithms import registry
 from algorithms.algorithm import SURVEY, Algorithm, State
 from algorithms.composition import AlgorithmSpec
-from algorithms.core.arena import layout_of
+from algorithms.core.arena import layout_of, size_of
 from algorithms.core.contract import Grouped, GroupingMemory, Work
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.groupings.sums.tree import (
@@ -29,12 +29,13 @@ from algorithms.groupings.sums.tree import (
     with_places,
     with_tree,
 )
+from algorithms.privacy.gaussian import SharedGaussian
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Layout
 from wire.errors import ConfigError
 from wire.secret.messages import ACCURACY, LOSS, SCALARS
-from wire.secret.question import Part
+from wire.secret.question import Noise, Part
 from wire.secret.survey import SurveySum, TellGroup
 from wire.secret.survey import parts_of as exchange_parts
 from wire.verbs import Verb
@@ -71,6 +72,15 @@ def check_in_sums(spec: AlgorithmSpec) -> None:
     spec.parts.grouping.check_in_sums()
 
 
+def check_in_clear(spec: AlgorithmSpec) -> None:
+    """Raise ConfigError if an algorithm protects devices in secret mode alone."""
+    if not spec.parts.privacy.in_clear:
+        raise ConfigError(
+            f"{spec.privacy.name} protects in secret mode alone, where a device's share of the "
+            "noise is added up with all others: add --secret, or use gaussian or local-gaussian"
+        )
+
+
 @dataclass(frozen=True)
 class GroupSum:
     """Sum over the devices that started from one model, or that are in one node."""
@@ -80,21 +90,36 @@ class GroupSum:
     device_ids: Sequence[str]
 
 
-def parts_of(state: State, start: str) -> dict[str, Part]:
+def noise_of(algorithm: Algorithm, state: State, min_sum: int) -> Noise | None:
+    """Return the noise that each device adds to its share of a sum, or None without any."""
+    privacy, layout = algorithm.privacy, layout_of(state.models[NEWCOMER])
+    if not isinstance(privacy, SharedGaussian):
+        return None
+    return privacy.shares(size_of(layout), min_sum)
+
+
+def parts_of(algorithm: Algorithm, state: State, start: str) -> dict[str, Part]:
     """Return the parts of the next question to devices that start from the model of this key.
 
-    They are every tensor, and the accuracy and the loss of the received model.
+    They are every tensor, and the accuracy and the loss of the received model. With noise in
+    shares, they are the tensors alone.
     """
-    parts, clips = {}, state.clips.get(start, {})
+    parts, clips, privacy = {}, state.clips.get(start, {}), algorithm.privacy
+    shared = privacy.clip_norm if isinstance(privacy, SharedGaussian) else None
     for piece in layout_of(state.models[NEWCOMER]):
         if count := piece.stop - piece.start:
             first = FIRST_CLIPS[names.role_of(piece.key)]
-            parts[piece.key] = Part(count, clips.get(piece.key, first))
-    return parts | SCALARS
+            parts[piece.key] = Part(count, shared or clips.get(piece.key, first))
+    return parts if shared else parts | SCALARS
 
 
 def measured_in(groups: Sequence[GroupSum]) -> dict[str, float]:
-    """Return the mean accuracy (fraction) and the mean loss of the devices of sums."""
+    """Return the mean accuracy (fraction) and the mean loss of the devices of sums.
+
+    Empty if the sums have none, because of noise.
+    """
+    if any(ACCURACY not in group.sums for group in groups):
+        return {}
     count = sum(len(group.device_ids) for group in groups)
     accuracy, loss = (
         float(sum(group.sums[name][0] for group in groups)) / count for name in (ACCURACY, LOSS)
@@ -117,7 +142,8 @@ def apply_sums(
     changes: dict[str, dict[str, Array]] = {}
     clips: dict[str, dict[str, float]] = {}
     for start, group in groups.items():
-        parts, change, following = parts_of(state, start), dict[str, Array](), dict[str, float]()
+        parts, change = parts_of(algorithm, state, start), dict[str, Array]()
+        following = dict[str, float]()
         for key, model in state.models[start].items():
             if key not in parts:
                 change[key] = np.zeros(model.size)

@@ -82,7 +82,10 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
     ] = ""
     privacy: Annotated[
         str,
-        about("Mechanism: gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1."),
+        about(
+            "Mechanism: gaussian, shared-gaussian (with --secret), local-gaussian or dp-sgd, with "
+            "options: gaussian:clip_norm=1."
+        ),
     ] = ""
     devices: Annotated[
         int | None,

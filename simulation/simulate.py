@@ -35,7 +35,7 @@ from algorithms.core.contract import USUAL_PASSES
 from algorithms.objectives.supervised import Supervised
 from algorithms.schedules import read_schedule
 from algorithms.spec import Choice
-from algorithms.sums import check_in_sums
+from algorithms.sums import check_in_clear, check_in_sums
 from edge_client.core.ports import Windows
 from export.describe import MIN_BATCH, describe_bundle
 from export.exportable import obstacles
@@ -129,6 +129,8 @@ def read_settings(settings: SimulationSettings) -> SimulationSettings:
     if settings.secret:
         check_in_sums(algorithm)
         check_fixed(settings, {"profiles": ("", SAME_DEVICES), "policy": ("", SAME_DEVICES)})
+    else:
+        check_in_clear(algorithm)
     return msgspec.structs.replace(
         settings,
         algorithm=algorithm,

@@ -23,6 +23,7 @@ from algorithms.schedules import scheduled
 from algorithms.sums import (
     exchanges_in,
     is_surveying,
+    noise_of,
     parts_of,
     survey_parts,
     survey_programs,
@@ -32,7 +33,7 @@ from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.bundle import Manifest
 from wire.errors import ConfigError
-from wire.secret.question import Part
+from wire.secret.question import Noise, Part
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class StoredState:
     """Parts of each of the next questions in secret mode, as in a `Version`."""
     leaves: dict[str, str]
     """Group of each node that the secret survey has not split, by its path."""
+    noise: Noise | None
+    """Noise of each device in secret mode."""
 
     def version(self, number: int, newcomers: str) -> Version:
         """Return the version of a round's models; `newcomers` is the key of a newcomer's."""
@@ -61,6 +64,7 @@ class StoredState:
             newcomers=newcomers,
             parts=self.parts,
             leaves=self.leaves,
+            noise=self.noise,
         )
 
 
@@ -132,6 +136,7 @@ def store_state(
         is_preparing(algorithm, state, settings),
         question_parts(algorithm, state, settings) if settings.secret else {},
         tree_of(state).numbers if settings.secret else {},
+        noise_of(algorithm, state, settings.min_sum) if settings.secret else None,
     )
 
 
@@ -146,7 +151,7 @@ def question_parts(
 ) -> dict[str, dict[str, Part]]:
     """Return the parts of each of the next questions in secret mode, as in a `Version`."""
     if not is_preparing(algorithm, state, settings):
-        return {key: parts_of(state, key) for key in state.models}
+        return {key: parts_of(algorithm, state, key) for key in state.models}
     exchanges = exchanges_in(state, settings.min_sum)
     return {node: survey_parts(each, settings.responses) for node, each in exchanges.items()}
 

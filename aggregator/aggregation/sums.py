@@ -73,7 +73,7 @@ def aggregate_sums(
         state, grouped = apply_sums(algorithm, state, groups, seed, work_of(settings))
         means = measured_in(list(groups.values()))
         count = sum(len(group.device_ids) for group in groups.values())
-        accuracy = means["accuracy"]
+        accuracy = means.get("accuracy")
         notes = round_notes(state, grouped) | rate_noted(settings, campaign.version.programs)
         notes |= {SUMMED: {"devices": count} | means | {"groups": _by_group(state, groups)}}
     stored = store_state(campaign.next_settings, algorithm, state, blobs)

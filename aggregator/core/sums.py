@@ -24,7 +24,7 @@ from wire.secret.messages import (
     digest_of,
 )
 from wire.secret.parts import cut
-from wire.secret.question import Part, SumQuestion, bits_for
+from wire.secret.question import BITS, Noise, Part, SumQuestion, bits_for
 
 Stage = Literal["opening", "opened", "failed"]
 """Stage of a sum: helpers open its set; they have opened it; or nobody ever will."""
@@ -222,6 +222,7 @@ def question_of(
     closes_at_s: float,
     bits: Literal[16, 32] | None = None,
     group: str = "",
+    noise: Noise | None = None,
 ) -> SumQuestion:
     """Return the question of a round.
 
@@ -234,10 +235,19 @@ def question_of(
         closes_at_s: deadline.
         bits: bits of an integer; None for the fewest.
         group: key of the model that the devices start from, or node of a survey.
+        noise: noise of each device.
     """
-    bits = bits or bits_for(num_devices)
+    bits = bits or (BITS[-1] if noise else bits_for(num_devices))
     return SumQuestion(
-        about, dict(parts), bits, num_devices, min_sum, tuple(helpers), closes_at_s, group=group
+        about,
+        dict(parts),
+        bits,
+        num_devices,
+        min_sum,
+        tuple(helpers),
+        closes_at_s,
+        group=group,
+        noise=noise,
     )
 
 

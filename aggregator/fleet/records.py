@@ -18,7 +18,7 @@ from aggregator.core.sums import SecretSum
 from algorithms.core.keys import is_no_group
 from algorithms.personalisation.kept import PersonalChoice
 from wire.messages import CheckIn, Digest, InUse, MaybeDigest, Metrics, Policy, Verb
-from wire.secret.question import Part, SumQuestion
+from wire.secret.question import Noise, Part, SumQuestion
 
 Kind = Literal["survey", "train", "evaluate", "personalise"]
 """Kind of an assignment: describe the inputs, train, test the final model, or personalise."""
@@ -363,6 +363,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """
     leaves: dict[str, str] = {}
     """Group of each node that the secret survey has not split, by its path."""
+    noise: Noise | None = None
+    """Noise of each device in the next questions."""
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):

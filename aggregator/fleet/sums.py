@@ -87,6 +87,7 @@ def ask(turn: Turn, campaign: Campaign) -> None:
             deadline_s,
             SURVEY_BITS if campaign.preparing else None,
             group=key,
+            noise=campaign.version.noise,
         )
     cohort = tuple(sorted(frozenset().union(*cohorts.values())))
     turn.change(

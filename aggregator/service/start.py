@@ -27,7 +27,7 @@ from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.privacy.base import counts_from
 from algorithms.schedules import check_schedule
-from algorithms.sums import check_in_sums, num_inputs
+from algorithms.sums import check_in_clear, check_in_sums, num_inputs
 from host.helpers import load_helpers
 from host.settings import check, marked
 from wire.bundle import Bundle, unpack
@@ -157,11 +157,13 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
     if settings.secret:
         check_secret(settings, settings.algorithm)
         helpers = _helpers(settings.helpers)
-    elif settings.helpers is not None:
-        raise ConfigError(
-            f"--helpers {settings.helpers}: a campaign without --secret has no helpers, and would "
-            "train on clear updates; set --secret too"
-        )
+    else:
+        if settings.helpers is not None:
+            raise ConfigError(
+                f"--helpers {settings.helpers}: a campaign without --secret has no helpers, and "
+                "would train on clear updates; set --secret too"
+            )
+        check_in_clear(settings.algorithm)
     run = RunSettings.for_bundle(
         bundle,
         settings,

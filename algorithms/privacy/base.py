@@ -23,6 +23,8 @@ class DefaultPrivacy(WithOptions):
     """Minimum number of training windows of a device that takes part; 0: the bundle's minimum."""
     in_sums: ClassVar[InSums] = "cannot"
     """Declaration for secret mode."""
+    in_clear: ClassVar[bool] = True
+    """True if it protects without secret mode."""
     server_noise: ClassVar[bool] = False
     """True if `noise` adds noise; the server then needs the same secret for the whole campaign."""
 

@@ -1,6 +1,6 @@
 """Differential privacy of whole devices: clipped updates with Gaussian noise.
 
-Each device adds the noise, or the aggregator adds it once.
+Each device adds all of the noise, or a share of it, or the aggregator adds it once.
 
 R. C. Geyer, T. Klein, M. Nabi. Differentially Private Federated Learning: A Client Level
 Perspective. arXiv 1712.07557, 2017. H. B. McMahan, D. Ramage, K. Talwar, L. Zhang. Learning
@@ -26,6 +26,8 @@ from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 from wire.messages import Protect, Verb
+from wire.secret.noise import rounded_norm
+from wire.secret.question import LEAST_DEVIATION, MOST_DEVIATION, Noise
 
 MOST_NOISE = 1e6
 """Largest noise multiplier of the search."""
@@ -220,3 +222,60 @@ class CentralGaussian(Mechanism):
         return add_noise(
             mean, self.noise_multiplier * self.clip_norm / num_devices, np.random.default_rng(seed)
         )
+
+
+class SharedGaussian(Mechanism):
+    """Noise in shares, for secret mode: each device adds a share, and only a sum has all of it.
+
+    Each device clips its update to C, rounds it to integers, and adds discrete Gaussian noise
+    before it masks them. The noise of honest * min_sum devices has the standard deviation
+    noise_multiplier * C in their sum.
+
+    Guarantee: against everyone, the aggregator included, who sees the sums of all rounds planned,
+    and knows the noise of all other devices; for a device's update being present or zero.
+    """
+
+    name: ClassVar[str] = "shared-gaussian"
+    citation: ClassVar[str] = (
+        "P. Kairouz, Z. Liu, T. Steinke. The Distributed Discrete Gaussian Mechanism for Federated "
+        "Learning with Secure Aggregation. ICML 2021"
+    )
+    in_sums = "works"
+    in_clear: ClassVar[bool] = False
+    mean: ClassVar[str] = "uniform"
+    honest: float = option(
+        0.8, "share of the smallest sum's devices whose noise counts", above=0, high=1
+    )
+
+    def verbs(self) -> tuple[Verb, ...]:
+        return (Protect(self.clip_norm, 0.0),)
+
+    def shares(self, num_numbers: int, min_sum: int) -> Noise:
+        """Return the noise of each device of a sum.
+
+        Rounding adds at most a quarter to the square of each number's distance from the mean. With
+        a norm of 4 sqrt(num_numbers) that is less than a hundredth of the norm, and the noise is
+        relative to the norm with it (`rounded_norm`).
+
+        Args:
+            num_numbers: count of numbers of a device.
+            min_sum: smallest number of devices of a sum.
+
+        Raises:
+            ConfigError: the noise multiplier is 0, or too large for so few devices.
+        """
+        devices = self.honest * min_sum
+        if self.noise_multiplier == 0:
+            raise ConfigError(f"{self.name}: noise_multiplier must be above 0, got 0")
+        norm = max(
+            4 * math.sqrt(num_numbers),
+            LEAST_DEVIATION * math.sqrt(devices) / self.noise_multiplier,
+        )
+        share = rounded_norm(norm, num_numbers) / math.sqrt(devices)
+        deviation = self.noise_multiplier * share
+        if deviation > MOST_DEVIATION:
+            raise ConfigError(
+                f"{self.name}: noise_multiplier must be at most {MOST_DEVIATION / share:.3g} for "
+                f"sums of {min_sum} devices or more, got {self.noise_multiplier:g}; raise min_sum"
+            )
+        return Noise(norm, deviation)

@@ -3,7 +3,7 @@
 The answer is stored before it is sent, and the same question gets the same bytes again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,12 @@ from wire.identity.certificates import TlsPublicKey, key_digest
 from wire.messages import Metrics, Plan
 from wire.secret.masks import SEED_BYTES, masked
 from wire.secret.messages import ACCURACY, LOSS, SCALARS, about_of, digest_of, purpose_of, seeds_of
-from wire.secret.question import UPLOAD_BYTES, Share, SumQuestion
+from wire.secret.noise import Draw, discrete_gaussian, rounded_within
+from wire.secret.question import UPLOAD_BYTES, Noise, Share, SumQuestion
 from wire.secret.sealing import seal
 
 LEAST_SUM = 5
 """Smallest number of devices of a sum, unless the owner's policy has another one."""
-Draw = Callable[[int], bytes]
-"""Function that returns so many random bytes."""
 
 
 class Declined(ShoalError):
@@ -117,6 +116,8 @@ def numbers_of(
 
 def integers_of(question: SumQuestion, numbers: Mapping[str, Array], draw: Draw) -> Tensors:
     """Return the integers (n,) of a device's numbers by part, before they are masked."""
+    if question.noise is not None:
+        return _noised(question, question.noise, numbers, draw)
     integers = {}
     for part, wanted in question.parts.items():
         uniform = np.frombuffer(draw(4 * wanted.count), "<u4") / 2.0**32
@@ -157,6 +158,21 @@ def answer(
         for number, helper in enumerate(question.helpers)
     )
     return Share(question.digest, device_id, upload, digest_of(values), sealed), values
+
+
+def _noised(
+    question: SumQuestion, noise: Noise, numbers: Mapping[str, Array], draw: Draw
+) -> Tensors:
+    """Return the integers (n,) by part with noise: all parts together are clipped and rounded."""
+    scaled = [
+        numbers[part].astype(np.float64) * question.fixed.scale(wanted.clip)
+        for part, wanted in question.parts.items()
+    ]
+    rounded = rounded_within(np.concatenate(scaled), noise.norm, draw)
+    drawn = discrete_gaussian(noise.deviation, len(rounded), draw)
+    ends = np.cumsum([wanted.count for wanted in question.parts.values()])[:-1]
+    integers = np.split((rounded + drawn).astype(question.fixed.dtype), ends)
+    return dict(zip(question.parts, integers, strict=True))
 
 
 def _change(key: str, update: Tensors, received: Tensors) -> Array:

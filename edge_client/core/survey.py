@@ -115,10 +115,10 @@ def check_survey(question: SumQuestion, verb: SurveySum, numbers: Tensors) -> No
     Raises:
         Malformed: it has other parts, or integers that are rounded in another way.
     """
-    if (question.bits, question.most) != (SURVEY_BITS, SURVEY_MOST):
+    if (question.bits, question.most, question.noise) != (SURVEY_BITS, SURVEY_MOST, None):
         raise Malformed(
-            f"question: a survey has bits {SURVEY_BITS} and most {SURVEY_MOST}, got "
-            f"{question.bits} and {question.most}"
+            f"question: a survey has bits {SURVEY_BITS}, most {SURVEY_MOST} and no noise, got "
+            f"{question.bits}, {question.most} and {question.noise}"
         )
     num_inputs = len(verb.scale.mean) if verb.scale else len(numbers.get("means", ()))
     if question.parts != parts_of(verb, num_inputs):

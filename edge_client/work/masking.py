@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from edge_client.core.policy import surveying
 from edge_client.core.sums import (
     Declined,
-    Draw,
     SecretPolicy,
     answer,
     check_about,
@@ -20,6 +19,7 @@ from wire.arrays.tensors import Tensors
 from wire.errors import Malformed
 from wire.identity.certificates import TlsKey
 from wire.messages import Mask, Plan, SurveySum
+from wire.secret.noise import Draw
 from wire.secret.payloads import upload_of
 from wire.secret.question import SignedShare
 

@@ -50,7 +50,10 @@ class CampaignWords(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     privacy: Annotated[
         str,
-        about("Mechanism: gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1."),
+        about(
+            "Mechanism: gaussian, shared-gaussian (with --secret), local-gaussian or dp-sgd, with "
+            "options: gaussian:clip_norm=1."
+        ),
     ] = ""
     lr: Annotated[
         float | None,

@@ -15,7 +15,7 @@ from aggregator.core.sums import opened, question_of, total_of
 from aggregator.fleet.plan import round_seed
 from algorithms.algorithm import State
 from algorithms.core.contract import Grouped
-from algorithms.sums import GroupSum, apply_sums, parts_of, survey_parts
+from algorithms.sums import GroupSum, apply_sums, noise_of, parts_of, survey_parts
 from edge_client.core.sums import integers_of, numbers_of
 from helper.core.ledger import Ledger, SetRefused
 from simulation.engine.experiment import Experiment
@@ -40,12 +40,13 @@ def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuest
     """
     return question_of(
         _about(experiment, state, plans[0]),
-        parts_of(state, plans[0].model),
+        parts_of(experiment.algorithm, state, plans[0].model),
         len(plans),
         experiment.settings.min_sum,
         (),
         0.0,
         group=plans[0].model,
+        noise=noise_of(experiment.algorithm, state, experiment.settings.min_sum),
     )
 
 

@@ -10,16 +10,25 @@ from hypothesis.extra.numpy import arrays
 from opacus.accountants import RDPAccountant
 from scipy.stats import norm
 
-from algorithms.composition import read_algorithm
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import LocalModel, Work
 from algorithms.privacy.base import NoPrivacy, counts_from
 from algorithms.privacy.dp_sgd import DpSgd
-from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, Mechanism, spent
+from algorithms.privacy.gaussian import (
+    CentralGaussian,
+    LocalGaussian,
+    Mechanism,
+    SharedGaussian,
+    spent,
+)
+from algorithms.sums import check_in_clear, check_in_sums
 from tests.support.known import known
 from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 from wire.messages import Protect
+from wire.secret.noise import rounded_norm
+from wire.secret.question import LEAST_DEVIATION
 
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 updates = arrays(np.float32, st.integers(0, 40), elements=floats32)
@@ -281,3 +290,45 @@ class TestBudget:
         assert NoPrivacy().cost(12, [64], Work(32, 1)) == ""
 
     work = Work(32, 1)
+
+
+class TestShares:
+    @pytest.mark.parametrize("numbers", [1, 100, 45_190, 1_000_000])
+    @pytest.mark.parametrize(("min_sum", "honest"), [(5, 1.0), (20, 0.5), (1000, 0.8)])
+    @pytest.mark.parametrize("multiplier", [0.5, 2.0, 12.0])
+    def test_the_noise_of_the_honest_devices_is_that_of_the_accounting(
+        self, numbers: int, min_sum: int, honest: float, multiplier: float
+    ) -> None:
+        shared = SharedGaussian(noise_multiplier=multiplier, honest=honest)
+        noise = shared.shares(numbers, min_sum)
+        together = noise.deviation * math.sqrt(honest * min_sum)
+        assert together / rounded_norm(noise.norm, numbers) == pytest.approx(multiplier)
+        assert noise.deviation >= LEAST_DEVIATION
+        assert rounded_norm(noise.norm, numbers) <= 1.2 * noise.norm
+        assert shared.epsilon_after(9, [], Work(32, 1)) == spent(multiplier, 1.0, 9, 1e-5)
+
+    def test_a_large_model_loses_nothing_to_rounding(self) -> None:
+        noise = SharedGaussian().shares(45_190, 20)
+        assert rounded_norm(noise.norm, 45_190) <= 1.01 * noise.norm
+
+    @pytest.mark.parametrize(
+        ("multiplier", "problem"),
+        [
+            (0.0, "noise_multiplier must be above 0, got 0"),
+            (40.0, r"must be at most 32\.5 for sums of 5 devices or more, got 40; raise min_sum"),
+        ],
+    )
+    def test_noise_that_cannot_be_shared_is_refused(self, multiplier: float, problem: str) -> None:
+        with pytest.raises(ConfigError, match=problem):
+            SharedGaussian(noise_multiplier=multiplier).shares(1_000_000, 5)
+
+    def test_it_protects_in_secret_mode_alone(self) -> None:
+        spec = read_algorithm("fedavg+shared-gaussian")
+        check_in_sums(spec)
+        with pytest.raises(ConfigError, match="shared-gaussian protects in secret mode alone"):
+            check_in_clear(spec)
+        check_in_clear(read_algorithm("fedavg+gaussian"))
+
+    def test_no_survey_goes_with_it(self) -> None:
+        with pytest.raises(ConfigError, match="no privacy mechanism covers"):
+            make_algorithm(read_algorithm("distfl+uniform+shared-gaussian"))

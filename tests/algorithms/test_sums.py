@@ -9,8 +9,17 @@ from algorithms.algorithm import State, decode_memory, encode_memory
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work
 from algorithms.core.keys import NEWCOMER
+from algorithms.privacy.gaussian import SharedGaussian
 from algorithms.registry import CHOICES
-from algorithms.sums import KINDS, GroupSum, apply_sums, check_in_sums, measured_in, parts_of
+from algorithms.sums import (
+    KINDS,
+    GroupSum,
+    apply_sums,
+    check_in_sums,
+    measured_in,
+    noise_of,
+    parts_of,
+)
 from wire.errors import ConfigError
 from wire.secret.messages import ACCURACY, LOSS, SCALARS
 from wire.secret.question import Part
@@ -91,7 +100,7 @@ class TestSums:
     def test_clips_are_the_first_ones_and_then_follow_the_mean_change(self) -> None:
         algorithm, state = make_algorithm(read_algorithm("fedavg+uniform")), state_of()
         assert (
-            parts_of(state, NEWCOMER)
+            parts_of(algorithm, state, NEWCOMER)
             == {
                 "shared/w": Part(6, 0.25),
                 "statistic/m": Part(2, 8.0),
@@ -102,10 +111,18 @@ class TestSums:
         state, grouped = apply_sums(algorithm, state, {NEWCOMER: GroupSum(sums, DEVICES)}, 0, WORK)
         assert grouped.memory.membership == dict.fromkeys(DEVICES, "0")
         np.testing.assert_array_equal(state.models["0"]["shared/w"], np.float32(1.1))
-        assert parts_of(state, "0")["shared/w"].clip == pytest.approx(16 * 0.1)
-        assert parts_of(state, "0")["statistic/m"].clip == 1e-4
+        assert parts_of(algorithm, state, "0")["shared/w"].clip == pytest.approx(16 * 0.1)
+        assert parts_of(algorithm, state, "0")["statistic/m"].clip == 1e-4
         again = decode_memory(encode_memory(state), state.models)
-        assert parts_of(again, "0") == parts_of(state, "0")
+        assert parts_of(algorithm, again, "0") == parts_of(algorithm, state, "0")
+
+
+def test_with_noise_a_sum_has_the_tensors_alone_with_one_norm_for_all() -> None:
+    algorithm = make_algorithm(read_algorithm("fedavg+shared-gaussian:clip_norm=3"))
+    parts = parts_of(algorithm, state_of(clips={NEWCOMER: {"shared/w": 0.1}}), NEWCOMER)
+    assert parts == {"shared/w": Part(6, 3.0), "statistic/m": Part(2, 3.0)}
+    assert noise_of(algorithm, state_of(), 20) == SharedGaussian(clip_norm=3).shares(8, 20)
+    assert measured_in([GroupSum({"shared/w": np.zeros(6)}, DEVICES)]) == {}
 
 
 def test_means_of_devices_come_out_of_sums() -> None:

@@ -55,7 +55,8 @@ def masking_of(device: str, **policy: int) -> Masking:
 
 
 def question_of_plan() -> SumQuestion:
-    parts = parts_of(State({NEWCOMER: MODEL}), NEWCOMER)
+    algorithm = make_algorithm(read_algorithm("fedavg+uniform"))
+    parts = parts_of(algorithm, State({NEWCOMER: MODEL}), NEWCOMER)
     helpers = World().exchange.question.helpers
     return question_of(about_of(BUNDLE, START, VERBS), parts, len(DEVICES), 5, helpers, 90.0)
 

@@ -1,5 +1,6 @@
 """Secret mode in a simulation: the sums are those that helpers open, to the bit."""
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from algorithms.composition import read_algorithm
 from algorithms.groupings.sums import density
 from algorithms.registry import CHOICES
 from algorithms.sums import FIRST_CLIPS
@@ -82,7 +84,9 @@ def by_helpers(
     return exchange.opened([device_id for device_id, _ in numbers], [0, 2])
 
 
-@pytest.mark.parametrize(("algorithm", "questions"), [("fedavg+uniform", 2), ("distfl", 11)])
+@pytest.mark.parametrize(
+    ("algorithm", "questions"), [("fedavg+uniform", 2), ("distfl", 11), ("shared-gaussian", 2)]
+)
 def test_sums_are_those_that_helpers_open_to_the_bit(
     monkeypatch: pytest.MonkeyPatch, algorithm: str, questions: int
 ) -> None:
@@ -105,7 +109,8 @@ def test_sums_are_those_that_helpers_open_to_the_bit(
     assert result.records[-1].groups == expected.records[-1].groups
     for name, value in model_of(expected).items():
         np.testing.assert_array_equal(model_of(result)[name], value)
-    assert rounds[0].parts != rounds[1].parts, "clips follow the changes"
+    follows = algorithm != "shared-gaussian"
+    assert (rounds[0].parts != rounds[1].parts) == follows, "clips follow changes without noise"
 
 
 def test_the_model_is_that_of_clear_mode_but_for_the_rounding() -> None:
@@ -130,6 +135,19 @@ def test_every_objective_that_declares_itself_able_trains_in_sums(name: str) -> 
     for key, value in model_of(clear).items():
         np.testing.assert_allclose(model_of(secret)[key], value, atol=4e-3)
     assert secret.summary.accuracy.mean == pytest.approx(clear.summary.accuracy.mean, abs=0.05)
+
+
+def test_a_sum_has_the_noise_that_epsilon_needs() -> None:
+    private = "shared-gaussian:epsilon=8:clip_norm=0.5:honest=1"
+    still = run("fedavg+uniform", rounds=1, lr=0.0)
+    noisy = run("fedavg+uniform", rounds=1, lr=0.0, privacy=private)
+    multiplier = read_algorithm(noisy.summary.algorithm).privacy.options["noise_multiplier"]
+    assert noisy.summary.epsilon == pytest.approx(8, rel=0.01)
+    shared = [name for name in model_of(still) if name.startswith("shared/")]
+    noise = np.concatenate([(model_of(noisy)[k] - model_of(still)[k]).ravel() for k in shared])
+    # five of the seven devices have all of it, and the mean is over seven
+    expected = float(multiplier) * 0.5 * math.sqrt(7 / 5) / 7
+    assert noise.std() == pytest.approx(expected, rel=0.1)
 
 
 class Interrupted(Exception):

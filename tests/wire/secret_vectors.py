@@ -40,7 +40,7 @@ from wire.secret.coordinates import node_of
 from wire.secret.fixed import FixedPoint
 from wire.secret.masks import SEED_BYTES, mask
 from wire.secret.messages import SCALARS, about_of, purpose_of, seeds_of
-from wire.secret.question import Part, Share, SumQuestion
+from wire.secret.question import Noise, Part, Share, SumQuestion
 from wire.secret.survey import (
     WIDTH,
     Axis,
@@ -182,6 +182,7 @@ class _Case:
     pinned: tuple[int, ...] = (0, 1, 2)
     least: int = 5
     parts: tuple[tuple[str, int, float], ...] = (("change", 6, 0.25),)
+    noise: Noise | None = None
 
 
 CASES = (
@@ -193,6 +194,9 @@ CASES = (
         "several parts",
         parts=(("z", 2, 1.0), ("\U0001f600", 1, 1e-4), ("\uffff", 3, 1e16), ("a/läuft", 1, 8.0)),
     ),
+    _Case("noise", bits=32, parts=(("z", 9, 1.0), ("a", 4, 1.0)), noise=Noise(16.0, 4.0)),
+    _Case("much noise", bits=32, most=1000, noise=Noise(2000.5, 65536.0)),
+    _Case("noise on one number", bits=32, parts=(("a", 1, 2.0),), noise=Noise(4.0, 57.3)),
     _Case("too few devices", min_sum=4),
     _Case("fewer than the owner wants", min_sum=9, least=10),
     _Case("a helper that is not pinned", helpers=(0, 1, 4)),
@@ -207,7 +211,9 @@ def _answer(case: _Case, number: int) -> dict[str, Any]:
     digests = tuple(key_digest(HELPERS[n].public_key()) for n in case.helpers)
     parts = {name: Part(count, clip) for name, count, clip in case.parts}
     bits: Any = case.bits
-    question = SumQuestion(A, parts, bits, case.most, case.min_sum, digests, 1.8e9 + number)
+    question = SumQuestion(
+        A, parts, bits, case.most, case.min_sum, digests, 1.8e9 + number, noise=case.noise
+    )
     policy = SecretPolicy([HELPERS[n].public_key() for n in case.pinned], case.least)
     rng = np.random.default_rng(number)
     numbers = {

@@ -20,6 +20,8 @@ class FixedPoint:
 
     bits: int
     most: int
+    largest: float | None = None
+    """Integer of a number of the size of its clip; None for the largest that cannot wrap."""
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -33,7 +35,7 @@ class FixedPoint:
 
     def scale(self, clip: float) -> float:
         """Return the integer of the number 1, for numbers within ``-clip .. clip``."""
-        return (self.bound - 1) / clip
+        return (self.largest or self.bound - 1) / clip
 
     def encode(self, numbers: Array, clip: float, uniform: Array) -> Array:
         """Return the integers (n,) of numbers (n,), rounded up or down at random.

@@ -11,6 +11,12 @@ import msgspec
 
 from wire.fields import Digest, MaybeName, Name, Positive, Text
 
+LEAST_DEVIATION, MOST_DEVIATION = 4.0, 65536.0
+"""Standard deviations of a device's noise. From the least on, a sum of discrete Gaussians is a
+discrete Gaussian but for less than e^-150 of a probability; the most bounds a table's memory."""
+REACH = 10
+"""Deviations beyond which noise is not drawn: a chance below 2^-72."""
+
 if TYPE_CHECKING:
     from wire.secret.fixed import FixedPoint
 
@@ -42,6 +48,15 @@ class Part(msgspec.Struct, frozen=True):
     clip: Annotated[float, msgspec.Meta(gt=0)]
 
 
+class Noise(msgspec.Struct, frozen=True):
+    """Noise that each device adds to its integers, so that their sum is differentially private."""
+
+    norm: Annotated[float, msgspec.Meta(gt=0)]
+    """Largest Euclidean norm of a device's numbers as integers, before they are rounded."""
+    deviation: Annotated[float, msgspec.Meta(ge=LEAST_DEVIATION, le=MOST_DEVIATION)]
+    """Standard deviation of a device's noise on each integer."""
+
+
 class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
     """Question of the aggregator to every device of a cohort, alike for all of them.
 
@@ -60,11 +75,23 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
     closes_at_s: float
     scheme: Literal["masks"] = "masks"
     group: MaybeName = ""
+    noise: Noise | None = None
+    """Noise in shares; the clip of each part is then the largest norm of all parts together."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if numbers of `bits` bits are too coarse for a sum over `most`."""
+        """Raise ValueError if integers of `bits` bits are too coarse for `most`, or would wrap."""
         if self.most > (most := most_of(self.bits)):
             raise ValueError(f"most must be at most {most} with {self.bits} bits, got {self.most}")
+        if self.noise is None:
+            return
+        if self.bits < BITS[-1]:
+            raise ValueError(f"bits must be {BITS[-1]} with noise, got {self.bits}")
+        reach = self.most * self.noise.norm + REACH * self.noise.deviation * self.most**0.5
+        if reach >= 1 << (self.bits - 1):
+            raise ValueError(
+                f"noise: the sum of {self.most} devices of norm {self.noise.norm:g} and deviation "
+                f"{self.noise.deviation:g} must be below 2^31, got {reach:.3g}"
+            )
 
     @property
     def digest(self) -> str:
@@ -81,7 +108,7 @@ class SumQuestion(msgspec.Struct, frozen=True, tag="sum-question"):
         """Fixed point of its integers."""
         from wire.secret.fixed import FixedPoint  # commands that only read settings need no numpy
 
-        return FixedPoint(self.bits, self.most)
+        return FixedPoint(self.bits, self.most, self.noise.norm if self.noise else None)
 
 
 class Share(msgspec.Struct, frozen=True, tag="share"):

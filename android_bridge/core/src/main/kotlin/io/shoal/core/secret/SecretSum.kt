@@ -21,8 +21,6 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.fieldsOf
 import io.shoal.core.wire.hexOf
 import io.shoal.core.wire.jsonText
-import java.nio.ByteBuffer
-import java.nio.ByteOrder
 import java.security.KeyPair
 import java.security.MessageDigest
 import java.util.Base64
@@ -163,10 +161,8 @@ internal fun answer(
     val keys = policy.helpers.associateBy { it.digest }
     val (count, id) = Pair(question.helpers.size, question.digest)
     val fixed = FixedPoint(question.bits, question.most)
-    val integers = question.parts.mapValues { (name, part) ->
-        val draws = ByteBuffer.wrap(rounding(Math.multiplyExact(4, part.count))).order(ByteOrder.LITTLE_ENDIAN)
-        val uniform = DoubleArray(part.count) { (draws.getInt().toLong() and 0xffffffffL) / 4294967296.0 }
-        fixed.encode(numbers.getValue(name), part.clip, uniform)
+    val integers = question.noise?.let { noised(question.parts, it, numbers, rounding) } ?: question.parts.mapValues { (name, part) ->
+        fixed.encode(numbers.getValue(name), part.clip, uniform(part.count, rounding))
     }
     val upload = draw(UPLOAD_BYTES)
     val seeds = List(count) { draw(SEED_BYTES) }

@@ -138,8 +138,10 @@ private fun binOf(distance: Double, deviation: Double): Int =
  * @throws MalformedException it has other parts, or integers that are rounded in another way
  */
 internal fun checkSurvey(question: SumQuestion, verb: SurveySum, numbers: Map<String, FloatArray>) {
-    if (question.bits != SURVEY_BITS || question.most != SURVEY_MOST) {
-        throw MalformedException("question: a survey has bits $SURVEY_BITS and most $SURVEY_MOST, got ${question.bits} and ${question.most}")
+    if (question.bits != SURVEY_BITS || question.most != SURVEY_MOST || question.noise != null) {
+        throw MalformedException(
+            "question: a survey has bits $SURVEY_BITS, most $SURVEY_MOST and no noise, got ${question.bits}, ${question.most} and ${question.noise}",
+        )
     }
     val numInputs = verb.scale?.mean?.size ?: numbers["means"]?.size ?: 0
     if (question.parts != verb.parts(numInputs)) throw MalformedException("question: its parts are not those of the exchange ${verb.kind}")

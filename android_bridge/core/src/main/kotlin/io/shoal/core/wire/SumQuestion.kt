@@ -13,10 +13,43 @@ internal const val UPLOAD_BYTES = 16
 internal data class SumPart(val count: Int, val clip: Double)
 
 /**
+ * Noise that each device adds to its integers: [norm] is the largest Euclidean norm of its numbers as
+ * integers, before they are rounded, and [deviation] the standard deviation of the noise on each.
+ */
+internal data class Noise(val norm: Double, val deviation: Double) {
+    /** Return the fields of the noise. */
+    fun fields(): Map<String, Any?> = linkedMapOf("norm" to norm, "deviation" to deviation)
+
+    internal companion object {
+        /** Standard deviations of a device's noise, and those beyond which none is drawn. */
+        val DEVIATIONS = 4.0..65536.0
+        const val REACH = 10
+
+        /**
+         * Return the noise of a JSON object.
+         *
+         * @throws MalformedException a field is missing or wrong, or the sum of [most] devices of [bits] bits would wrap
+         */
+        fun of(fields: Fields, bits: Int, most: Long): Noise {
+            val noise = Noise(
+                fields.double("norm", expected = "above 0") { it > 0 },
+                fields.double("deviation", expected = "${DEVIATIONS.start} to ${DEVIATIONS.endInclusive}") { it in DEVIATIONS },
+            )
+            val reach = most * noise.norm + REACH * noise.deviation * Math.sqrt(most.toDouble())
+            if (bits < 32 || reach >= 1L shl 31) {
+                throw MalformedException("question.noise: the sum must have 32 bits and be below 2^31, got $bits bits and $reach")
+            }
+            return noise
+        }
+    }
+}
+
+/**
  * Question of an aggregator, which asks every device of a cohort for the same numbers (`wire/SPEC.md`,
  * 'Secret sums'). [about] is the digest of what is computed, [most] the largest number of devices of
  * the sum, [minSum] the smallest, and [helpers] the digests of the helpers' keys. [group] tells
- * questions to several groups apart.
+ * questions to several groups apart. With [noise], the clip of each part is the largest norm of all
+ * parts together.
  */
 internal data class SumQuestion(
     val about: String,
@@ -27,6 +60,7 @@ internal data class SumQuestion(
     val helpers: List<String>,
     val closesAtS: Double,
     val group: String = "",
+    val noise: Noise? = null,
 ) {
     /** Identity of the question: SHA-256 of its bytes. */
     val digest: String get() = digest(jsonText(fieldsOf(this)).toByteArray())
@@ -52,15 +86,17 @@ internal data class SumQuestion(
             val bits = if (fields.int("bits", 16L..32L) == 16L) 16 else fields.int("bits", 32L..32L).toInt()
             val helpers = fields.digestsOrNull("helpers", MOST_HELPERS).orEmpty()
             if (helpers.isEmpty()) throw MalformedException("question.helpers: expected 1 to $MOST_HELPERS SHA-256")
+            val most = fields.int("most", 1L..((1L shl (bits - 1)) - 1) / LEAST_BOUND)
             return SumQuestion(
                 fields.digest("about"),
                 parts,
                 bits,
-                fields.int("most", 1L..((1L shl (bits - 1)) - 1) / LEAST_BOUND),
+                most,
                 fields.positive("min_sum"),
                 helpers,
                 fields.double("closes_at_s"),
                 if (fields.string("group", "").isEmpty()) "" else fields.name("group"),
+                fields.objectOrNull("noise") { Noise.of(it, bits, most) },
             )
         }
     }
@@ -78,6 +114,7 @@ internal fun fieldsOf(question: SumQuestion): Map<String, Any?> = linkedMapOf(
     "closes_at_s" to question.closesAtS,
     "scheme" to SumQuestion.SCHEME,
     "group" to question.group,
+    "noise" to question.noise?.fields(),
 )
 
 /**
