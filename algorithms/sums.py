@@ -6,7 +6,7 @@ grouping that needs surveys finds its groups before the first round, from sums a
 (`algorithms.groupings.sums`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ import numpy as np
 from algorithms import registry
 from algorithms.algorithm import SURVEY, Algorithm, State
 from algorithms.composition import AlgorithmSpec
-from algorithms.core.arena import layout_of, size_of
-from algorithms.core.contract import Grouped, GroupingMemory, Work
+from algorithms.core.arena import flatten, layout_of, size_of, views
+from algorithms.core.contract import Grouped, GroupingMemory, Mean, Work
 from algorithms.core.keys import NEWCOMER, UNLABELLED
+from algorithms.core.stack import Stack
 from algorithms.groupings.sums.tree import (
     Tree,
     after_sums,
@@ -33,6 +34,7 @@ from algorithms.privacy.gaussian import SharedGaussian
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Layout
+from wire.codec import digest
 from wire.errors import ConfigError
 from wire.secret.messages import ACCURACY, LOSS, SCALARS
 from wire.secret.question import Noise, Part
@@ -47,6 +49,10 @@ FIRST_CLIPS = {names.SHARED: 0.25, names.STATISTIC: 8.0}
 CHANGE_FACTOR = 16.0
 """Clip of a tensor, in multiples of the root mean square of its last mean change."""
 LEAST_CLIP = 1e-4
+LEAST_CELLS = 3
+"""Smallest number of cells whose sums a robust mean compares: of two, neither can be left out."""
+OF_CELL = "."
+"""Characters between the key of a model and the number of a cell, in the key of its sum."""
 
 
 def check_in_sums(spec: AlgorithmSpec) -> None:
@@ -56,20 +62,52 @@ def check_in_sums(spec: AlgorithmSpec) -> None:
             continue
         part = registry.class_of(choice)
         server = part.server if kind == "objective" else None
-        if part.in_sums == "works" and not (server and (server.absorbs or server.responds)):
+        if part.in_sums != "cannot" and not (server and (server.absorbs or server.responds)):
             continue
-        needs = (
-            "sums over fixed cells of devices, which secret mode does not have"
-            if part.in_sums == "over cells"
-            else "more of single devices than sums, or keeps tensors on them between rounds"
-        )
-        allowed = [n for n, each in registry.CHOICES[kind].items() if each.in_sums == "works"]
+        allowed = [n for n, each in registry.CHOICES[kind].items() if each.in_sums != "cannot"]
         way = f"Allowed: {', '.join(allowed)}" if allowed else "Leave it out"
         raise ConfigError(
             f"Secret mode cannot run {choice.name!r}, the {kind} of algorithm {str(spec)!r}: it "
-            f"needs {needs}. {way}."
+            f"needs more of single devices than sums, or keeps tensors on them between rounds. "
+            f"{way}."
         )
-    spec.parts.grouping.check_in_sums()
+    parts = spec.parts
+    parts.grouping.check_in_sums()
+    if has_cells(parts.mean) and parts.grouping.surveys:
+        raise ConfigError(
+            f"Secret mode cannot run {spec.mean.name!r} in groups: it is a mean of sums over "
+            "cells, and groups have one sum each. Use mean=uniform, or the grouping none."
+        )
+
+
+def has_cells(mean: Mean) -> bool:
+    """Return True if a mean compares sums, so that each is over one cell of the devices."""
+    return mean.in_sums == "over cells"
+
+
+def check_cells(mean: Mean, num_devices: int, min_sum: int) -> None:
+    """Raise ConfigError if a mean compares sums, and devices are too few for `LEAST_CELLS`."""
+    if has_cells(mean) and num_devices < (least := LEAST_CELLS * min_sum):
+        raise ConfigError(
+            f"mean {mean.name!r} compares sums over {LEAST_CELLS} cells of devices or more in "
+            f"secret mode: there must be at least {least} devices with min_sum {min_sum}, got "
+            f"{num_devices}. Use mean=uniform, or a smaller min_sum."
+        )
+
+
+def cells_of(device_ids: Iterable[str], min_sum: int) -> list[tuple[str, ...]]:
+    """Return cells of at least `min_sum` devices each, as many as there can be.
+
+    They are drawn by the hash of a device's id.
+    """
+    ordered = sorted(device_ids, key=lambda d: (digest(d.encode()), d))
+    count = max(1, len(ordered) // min_sum)
+    return [tuple(sorted(ordered[number::count])) for number in range(count)]
+
+
+def cell_key(start: str, number: int) -> str:
+    """Return the key of the sum over a cell of the devices that start from a model."""
+    return f"{start}{OF_CELL}{number}"
 
 
 def check_in_clear(spec: AlgorithmSpec) -> None:
@@ -135,30 +173,48 @@ def apply_sums(
     Args:
         algorithm: the algorithm.
         state: the state from which the questions' parts were taken (`parts_of`).
-        groups: sum of the devices that started from each model, by its key.
+        groups: sum of the devices that started from each model, by its key, or of each cell of
+            them, by its `cell_key`.
         seed: seed of the round.
         work: work of a device.
     """
+    by_start: dict[str, list[GroupSum]] = {}
+    for key, group in sorted(groups.items()):
+        by_start.setdefault(key.partition(OF_CELL)[0], []).append(group)
     changes: dict[str, dict[str, Array]] = {}
     clips: dict[str, dict[str, float]] = {}
-    for start, group in groups.items():
-        parts, change = parts_of(algorithm, state, start), dict[str, Array]()
-        following = dict[str, float]()
-        for key, model in state.models[start].items():
-            if key not in parts:
-                change[key] = np.zeros(model.size)
-                continue
-            clip = parts[key].clip  # rounding may bring a mean beyond it
-            change[key] = np.clip(group.sums[key] / len(group.device_ids), -clip, clip)
+    for start, sums in by_start.items():
+        parts, following = parts_of(algorithm, state, start), dict[str, float]()
+        change = _combined(algorithm.mean, [_mean_of(each, parts) for each in sums], seed)
+        for key in change:
             moved = CHANGE_FACTOR * float(np.sqrt(np.mean(change[key] ** 2)))
             following[key] = max(moved, LEAST_CLIP)
-        changes[start], clips[start] = change, following
-    device_ids = {start: group.device_ids for start, group in groups.items()}
+        still = {k: np.zeros(v.size) for k, v in state.models[start].items() if k not in parts}
+        changes[start], clips[start] = still | change, following
+    device_ids = {s: tuple(d for e in each for d in e.device_ids) for s, each in by_start.items()}
     after, grouped = algorithm.apply_means(state, changes, device_ids, seed, work)
     membership, all_clips = after.memory.membership, dict(state.clips)
-    for start, group in groups.items():
-        all_clips[membership[group.device_ids[0]]] = clips[start]
+    for start, devices in device_ids.items():
+        all_clips[membership[devices[0]]] = clips[start]
     return replace(after, clips=all_clips), grouped
+
+
+def _mean_of(group: GroupSum, parts: Mapping[str, Part]) -> dict[str, Array]:
+    """Return the mean change float64 (n,) of each tensor, over the devices of a sum."""
+    return {  # rounding may bring a mean beyond the clip
+        key: np.clip(group.sums[key] / len(group.device_ids), -part.clip, part.clip)
+        for key, part in parts.items()
+        if key not in SCALARS
+    }
+
+
+def _combined(mean: Mean, changes: Sequence[dict[str, Array]], seed: int) -> dict[str, Array]:
+    """Return the mean change of each tensor, from those of one sum or of the cells' sums."""
+    if len(changes) == 1:
+        return changes[0]
+    layout = layout_of(changes[0])
+    stack = Stack(np.stack([flatten(change, layout) for change in changes]).astype(np.float32))
+    return views(mean.combine(stack, np.ones(len(changes)), layout, seed).flat, layout)
 
 
 def tree_of(state: State) -> Tree:

@@ -13,6 +13,7 @@ from torch import nn
 
 from algorithms.composition import make_objective, read_algorithm
 from algorithms.models.adoption.adopt import adopt
+from algorithms.objectives.supervised import Supervised
 from benchmarks.results.report import describe_machine, keep
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
@@ -30,12 +31,22 @@ NOISES = (
 DEVICES = (20, 200, 1000)
 
 
+def mnist_of(devices: int, seed: int) -> FleetData:
+    """Return MNIST dealt at random, 60 examples and 10 tests a device."""
+    dealt = read_partition(f"iid:devices={devices}:examples=60:tests=10")
+    return partition(load_data("mnist"), dealt, seed)
+
+
+def linear_on(data: FleetData) -> Supervised:
+    """Return the training of one linear layer on images, by FedAvg."""
+    window, count = data.window, len(data.classes)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(window.height * window.length, count))
+    model = adopt("linear", net, window.shape, count, nn.Identity())
+    return make_objective(read_algorithm("fedavg+uniform"), model)
+
+
 def accuracy_of(data: FleetData, noise: str, seed: int) -> float:
     """Return the mean accuracy of a run in per cent."""
-    window, algorithm = data.window, read_algorithm("fedavg+uniform")
-    shape, count = (len(window.channels), window.height, window.length), len(data.classes)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(784, count))
-    objective = make_objective(algorithm, adopt("linear", net, shape, count, nn.Identity()))
     is_clear = noise.startswith("gaussian")
     settings = SimulationSettings(
         "fedavg+uniform",
@@ -48,18 +59,16 @@ def accuracy_of(data: FleetData, noise: str, seed: int) -> float:
         hyper={"lr": 0.05},
         seed=seed,
     )
-    accuracy = simulate(data, settings, objective=objective).summary.accuracy.mean
+    accuracy = simulate(data, settings, objective=linear_on(data)).summary.accuracy.mean
     assert accuracy is not None
     return 100 * accuracy
 
 
 def measured(devices: int) -> dict[str, Any]:
     """Return the accuracies of each mechanism with so many devices, by seed."""
-    every = load_data("mnist")
     found: dict[str, list[float]] = {noise: [] for noise in NOISES}
     for seed in SEEDS:
-        dealt = read_partition(f"iid:devices={devices}:examples=60:tests=10")
-        data = partition(every, dealt, seed)
+        data = mnist_of(devices, seed)
         for noise in NOISES:
             found[noise].append(accuracy_of(data, noise, seed))
             print(devices, seed, noise, f"{found[noise][-1]:.1f} %", flush=True)

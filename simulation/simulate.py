@@ -35,7 +35,7 @@ from algorithms.core.contract import USUAL_PASSES
 from algorithms.objectives.supervised import Supervised
 from algorithms.schedules import read_schedule
 from algorithms.spec import Choice
-from algorithms.sums import check_in_clear, check_in_sums
+from algorithms.sums import check_cells, check_in_clear, check_in_sums
 from edge_client.core.ports import Windows
 from export.describe import MIN_BATCH, describe_bundle
 from export.exportable import obstacles
@@ -327,6 +327,8 @@ def _set_up(
     data, newcomers = hold_out(scene_of(data, settings), count, settings.seed)
     settings = _with_noise(settings, _counts(data))
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+    if settings.secret:
+        check_cells(algorithm.mean, len(_counts(data)), settings.min_sum)
     if objective is None:
         objective = objective_for_fleet(
             data, settings.algorithm, settings.seed, settings.model, settings.pretrain

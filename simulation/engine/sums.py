@@ -15,7 +15,16 @@ from aggregator.core.sums import opened, question_of, total_of
 from aggregator.fleet.plan import round_seed
 from algorithms.algorithm import State
 from algorithms.core.contract import Grouped
-from algorithms.sums import GroupSum, apply_sums, noise_of, parts_of, survey_parts
+from algorithms.sums import (
+    GroupSum,
+    apply_sums,
+    cell_key,
+    cells_of,
+    has_cells,
+    noise_of,
+    parts_of,
+    survey_parts,
+)
 from edge_client.core.sums import integers_of, numbers_of
 from helper.core.ledger import Ledger, SetRefused
 from simulation.engine.experiment import Experiment
@@ -33,10 +42,10 @@ Sets = tuple[tuple[str, ...], ...]
 """Devices of each sum so far."""
 
 
-def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuestion:
+def ask(experiment: Experiment, state: State, plans: Sequence[Plan], key: str) -> SumQuestion:
     """Return the question of a round to the devices of these plans, which start from one model.
 
-    It names no helper, and no time at which it closes.
+    `key` is that of its sum. It names no helper, and no time at which it closes.
     """
     return question_of(
         _about(experiment, state, plans[0]),
@@ -45,7 +54,7 @@ def ask(experiment: Experiment, state: State, plans: Sequence[Plan]) -> SumQuest
         experiment.settings.min_sum,
         (),
         0.0,
-        group=plans[0].model,
+        group=key,
         noise=noise_of(experiment.algorithm, state, experiment.settings.min_sum),
     )
 
@@ -159,27 +168,38 @@ def apply_results(
         round_seed(experiment.settings.seed, number),
         {plan.device_id: plan.model for plan in plans},
     )
-    by_start = _by_model(plans)
-    questions = {start: ask(experiment, state, each) for start, each in by_start.items()}
-    numbers: dict[str, dict[str, Mapping[str, Array]]] = {start: {} for start in questions}
+    by_key = _by_key(experiment, plans)
+    questions = {key: ask(experiment, state, each, key) for key, each in by_key.items()}
+    key_of = {plan.device_id: key for key, each in by_key.items() for plan in each}
+    numbers: dict[str, dict[str, Mapping[str, Array]]] = {key: {} for key in questions}
     for each in results:
-        start = starts[each.device_id]
-        numbers[start][each.device_id] = numbers_of(
-            questions[start], each.tensors, state.models[start], (each.evaluated, each.trained)
+        key, received = key_of[each.device_id], state.models[starts[each.device_id]]
+        numbers[key][each.device_id] = numbers_of(
+            questions[key], each.tensors, received, (each.evaluated, each.trained)
         )
     groups, sets = opened_sums(questions, numbers, sets, number, seed)
     state, grouped = apply_sums(
         experiment.algorithm, state, groups, seed, work_of(experiment.settings)
     )
-    masked = [as_masked(questions[starts[each.device_id]], each) for each in results]
+    masked = [as_masked(questions[key_of[each.device_id]], each) for each in results]
     return state, grouped, masked, sets
 
 
-def _by_model(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
-    by_model: dict[str, list[Plan]] = {}
+def _by_key(experiment: Experiment, plans: Iterable[Plan]) -> dict[str, list[Plan]]:
+    """Return the plans of each sum: of the devices that start from a model, or of their cells."""
+    by_key: dict[str, list[Plan]] = {}
     for plan in plans:
-        by_model.setdefault(plan.model, []).append(plan)
-    return by_model
+        by_key.setdefault(plan.model, []).append(plan)
+    if not has_cells(experiment.algorithm.mean):
+        return by_key
+    of_device = {plan.device_id: plan for each in by_key.values() for plan in each}
+    return {
+        cell_key(start, number): [of_device[device_id] for device_id in cell]
+        for start, each in by_key.items()
+        for number, cell in enumerate(
+            cells_of((plan.device_id for plan in each), experiment.settings.min_sum)
+        )
+    }
 
 
 def as_masked(question: SumQuestion, result: DeviceResult) -> DeviceResult:

@@ -39,7 +39,7 @@ def needs_single_devices(kind: str, part: Any) -> bool:
         case "mean":
             return not part.averages
         case "privacy":
-            return bool(part.protects)
+            return bool(part.protects and part.in_clear)
     return bool(kind == "memory")  # its mean is computed of each device's
 
 
@@ -59,6 +59,7 @@ class TestDeclarations:
             "fedprox+uniform+fedadam",
             "fedavg+personal+none+uniform",
             "distfl+fedprox",
+            "fedavg+median",
         ],
     )
     def test_what_works_in_sums_is_accepted(self, name: str) -> None:
@@ -73,17 +74,22 @@ class TestDeclarations:
                 "more of single devices than sums, or keeps tensors on them between rounds. "
                 "Allowed: fedavg, fedprox, lg-net, per-fedavg.",
             ),
-            ("personal", "'robust', the mean of algorithm 'personal': .*. Allowed: uniform."),
+            ("personal", "'robust', the mean of .*: .* Allowed: krum, .*, uniform."),
             ("ifca+uniform", "'ifca', the grouping of algorithm .*. Allowed: distfl, none."),
             (
                 "distfl:signature=labels",
                 "signature of grouping distfl must be both in secret mode, got labels",
             ),
             ("distfl:resurvey=3", "resurvey of grouping distfl must be 0 in secret mode, got 3"),
-            ("median", "'median', the mean of .* sums over fixed cells of .*: uniform."),
             ("fedavg+uniform+mr", "'mr', the memory of algorithm .*: .* rounds. Leave it out."),
-            ("dp-sgd+uniform", "'dp-sgd', the privacy of algorithm .*: .* Allowed: no-privacy."),
-            ("fedavg", "'weighted', the mean of algorithm 'fedavg': .* Allowed: uniform."),
+            (
+                "dp-sgd+uniform",
+                "'dp-sgd', the privacy of .*: no-privacy, shared-gaussian.",
+            ),
+            (
+                "fedavg",
+                "'weighted', the mean of .* Allowed: krum, .*, uniform.",
+            ),
         ],
     )
     def test_what_needs_single_devices_is_named(self, name: str, error: str) -> None:

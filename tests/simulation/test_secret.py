@@ -12,7 +12,7 @@ import pytest
 from algorithms.composition import read_algorithm
 from algorithms.groupings.sums import density
 from algorithms.registry import CHOICES
-from algorithms.sums import FIRST_CLIPS
+from algorithms.sums import FIRST_CLIPS, cells_of
 from edge_client.core.sums import SecretPolicy, answer
 from helper.core.ledger import Ledger
 from helper.core.sums import Rules
@@ -23,6 +23,7 @@ from simulation.settings import SimulationSettings
 from simulation.simulate import SimulationResult, simulate
 from tests.helper.exchange import Exchange
 from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.arrays.tensors import Array, Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
 from wire.identity.certificates import new_tls_key
@@ -148,6 +149,45 @@ def test_a_sum_has_the_noise_that_epsilon_needs() -> None:
     # five of the seven devices have all of it, and the mean is over seven
     expected = float(multiplier) * 0.5 * math.sqrt(7 / 5) / 7
     assert noise.std() == pytest.approx(expected, rel=0.1)
+
+
+def test_a_robust_mean_is_that_of_sums_over_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums: list[tuple[str, Tensors]] = []
+    opened = secret_sums.sum_up
+
+    def record(
+        question: SumQuestion, numbers: Iterable[tuple[str, Mapping[str, Array]]], seed: int
+    ) -> Tensors:
+        sums.append((question.group, opened(question, numbers, seed)))
+        return sums[-1][1]
+
+    monkeypatch.setattr(secret_sums, "sum_up", record)
+    result = run("fedavg+median", 17, rounds=2)
+    groups = [group for group, _ in sums]
+    assert groups == ["initial.0", "initial.1", "initial.2", "0.0", "0.1", "0.2"]
+    cells = cells_of([f"d{n}" for n in range(17)], 5)
+    assert [len(cell) for cell in cells] == [6, 6, 5]
+    head = "shared/head.weight"
+    start = model_of(run("fedavg+median", 17, rounds=1))[head]
+    means = [total[head] / len(cell) for (_, total), cell in zip(sums[3:6], cells, strict=True)]
+    expected = start + np.median(means, axis=0).reshape(start.shape)
+    np.testing.assert_allclose(model_of(result)[head], expected, atol=1e-6)
+
+
+def test_a_robust_mean_over_cells_bears_attackers_that_the_mean_does_not() -> None:
+    attack = "sign-flip:count=1:scale=50"
+    honest = run("fedavg+uniform", 15, rounds=6).summary.accuracy.mean
+    mean = run("fedavg+uniform", 15, rounds=6, attack=attack).summary.accuracy.mean
+    median = run("fedavg+median", 15, rounds=6, attack=attack).summary.accuracy.mean
+    assert known(median) > known(honest) - 0.05
+    assert known(median) > known(mean) + 0.1
+
+
+def test_too_few_devices_for_cells_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 15 devices with min_sum 5, got 14"):
+        run("fedavg+trimmed", 14)
+    with pytest.raises(ConfigError, match="cannot run 'krum' in groups"):
+        run("distfl+krum", 20)
 
 
 class Interrupted(Exception):

@@ -20,8 +20,8 @@ Draw = Callable[[int], bytes]
 def rounded_norm(norm: float, count: int) -> float:
     """Return the largest Euclidean norm of integers that are rounded from numbers of a norm.
 
-    `count`: how many there are. Numbers that are rounded at random exceed it with a chance of at most 1 - e^-0.5; they are then
-    rounded anew.
+    `count`: how many there are. Numbers that are rounded at random exceed it with a chance of at
+    most 1 - e^-0.5, and are then rounded anew.
     """
     return math.sqrt(norm**2 + count / 4 + norm + math.sqrt(count) / 2)
 
