@@ -6,7 +6,7 @@ grouping that needs surveys finds its groups before the first round, from sums a
 (`algorithms.groupings.sums`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from algorithms import registry
 from algorithms.algorithm import SURVEY, Algorithm, State
 from algorithms.composition import AlgorithmSpec
 from algorithms.core.arena import flatten, layout_of, size_of, views
+from algorithms.core.cells import LEAST_CELLS, start_of
 from algorithms.core.contract import Grouped, GroupingMemory, Mean, Work
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.core.stack import Stack
@@ -34,7 +35,6 @@ from algorithms.privacy.gaussian import SharedGaussian
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Layout
-from wire.codec import digest
 from wire.errors import ConfigError
 from wire.secret.messages import ACCURACY, LOSS, SCALARS
 from wire.secret.question import Noise, Part
@@ -49,10 +49,6 @@ FIRST_CLIPS = {names.SHARED: 0.25, names.STATISTIC: 8.0}
 CHANGE_FACTOR = 16.0
 """Clip of a tensor, in multiples of the root mean square of its last mean change."""
 LEAST_CLIP = 1e-4
-LEAST_CELLS = 3
-"""Smallest number of cells whose sums a robust mean compares: of two, neither can be left out."""
-OF_CELL = "."
-"""Characters between the key of a model and the number of a cell, in the key of its sum."""
 
 
 def check_in_sums(spec: AlgorithmSpec) -> None:
@@ -93,21 +89,6 @@ def check_cells(mean: Mean, num_devices: int, min_sum: int) -> None:
             f"secret mode: there must be at least {least} devices with min_sum {min_sum}, got "
             f"{num_devices}. Use mean=uniform, or a smaller min_sum."
         )
-
-
-def cells_of(device_ids: Iterable[str], min_sum: int) -> list[tuple[str, ...]]:
-    """Return cells of at least `min_sum` devices each, as many as there can be.
-
-    They are drawn by the hash of a device's id.
-    """
-    ordered = sorted(device_ids, key=lambda d: (digest(d.encode()), d))
-    count = max(1, len(ordered) // min_sum)
-    return [tuple(sorted(ordered[number::count])) for number in range(count)]
-
-
-def cell_key(start: str, number: int) -> str:
-    """Return the key of the sum over a cell of the devices that start from a model."""
-    return f"{start}{OF_CELL}{number}"
 
 
 def check_in_clear(spec: AlgorithmSpec) -> None:
@@ -180,7 +161,7 @@ def apply_sums(
     """
     by_start: dict[str, list[GroupSum]] = {}
     for key, group in sorted(groups.items()):
-        by_start.setdefault(key.partition(OF_CELL)[0], []).append(group)
+        by_start.setdefault(start_of(key), []).append(group)
     changes: dict[str, dict[str, Array]] = {}
     clips: dict[str, dict[str, float]] = {}
     for start, sums in by_start.items():

@@ -22,6 +22,7 @@ from algorithms.groupings.base import Defaults
 from algorithms.schedules import scheduled
 from algorithms.sums import (
     exchanges_in,
+    has_cells,
     is_surveying,
     noise_of,
     parts_of,
@@ -53,6 +54,8 @@ class StoredState:
     """Group of each node that the secret survey has not split, by its path."""
     noise: Noise | None
     """Noise of each device in secret mode."""
+    has_cells: bool
+    """True if the mean compares sums over cells of devices."""
 
     def version(self, number: int, newcomers: str) -> Version:
         """Return the version of a round's models; `newcomers` is the key of a newcomer's."""
@@ -65,6 +68,7 @@ class StoredState:
             parts=self.parts,
             leaves=self.leaves,
             noise=self.noise,
+            has_cells=self.has_cells,
         )
 
 
@@ -137,6 +141,7 @@ def store_state(
         question_parts(algorithm, state, settings) if settings.secret else {},
         tree_of(state).numbers if settings.secret else {},
         noise_of(algorithm, state, settings.min_sum) if settings.secret else None,
+        settings.secret and has_cells(algorithm.mean),
     )
 
 

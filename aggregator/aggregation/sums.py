@@ -96,8 +96,10 @@ def aggregate_sums(
 
 def _by_group(state: State, sums: Mapping[str, GroupSum]) -> dict[str, dict[str, float]]:
     """Return the mean accuracy and loss of each group of which a sum was opened."""
-    membership = state.memory.membership
-    return {membership[each.device_ids[0]]: measured_in([each]) for each in sums.values()}
+    groups: dict[str, list[GroupSum]] = {}
+    for each in sums.values():
+        groups.setdefault(state.memory.membership[each.device_ids[0]], []).append(each)
+    return {group: measured_in(each) for group, each in groups.items()}
 
 
 def opened_numbers(campaign: Campaign, secret: SecretSum, blobs: Blobs) -> Tensors:

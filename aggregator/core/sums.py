@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from algorithms.core.cells import cell_key, cells_of
 from wire.arrays.tensors import Tensors
 from wire.errors import WireError
 from wire.messages import Digest, Name
@@ -191,6 +192,26 @@ def cohorts_of(
         for key in sorted(stay.keys() | enough.keys())
     } or {"": max(new.values(), key=len, default=frozenset())}
     return cohorts, obstacle(cohorts.values(), cells, min_sum)
+
+
+def whole_cells(
+    cells: Cells, ready: Set[Name], min_sum: int, key_of: Callable[[Name], str | None]
+) -> dict[str, frozenset[Name]]:
+    """Return the devices of each of the next sums over cells, by key.
+
+    A part of earlier sums is a cell, which counts whole or not at all. New devices are divided into
+    cells once they are enough for one. The arguments are those of `cohorts_of`.
+    """
+    parts = {frozenset(cell) for cell in cells}
+    new = ready - frozenset[Name]().union(*parts)
+    drawn = map(frozenset, cells_of(new, min_sum)) if len(new) >= min_sum else ()
+    whole = sorted(map(sorted, [*(part for part in parts if part <= ready), *drawn]))
+    starts = [key_of(devices[0]) for devices in whole]
+    return {
+        cell_key(start, number): frozenset(devices)
+        for number, (start, devices) in enumerate(zip(starts, whole, strict=True))
+        if start is not None
+    }
 
 
 def _by_key(

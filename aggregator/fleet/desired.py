@@ -21,6 +21,7 @@ The rules of what devices should do are here alone.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -39,6 +40,7 @@ from aggregator.fleet.records import (
     Placed,
     Rollout,
 )
+from algorithms.core.cells import start_of
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from wire.arrays import names
 from wire.held import num_held_out
@@ -293,6 +295,15 @@ def sum_key(campaign: Campaign, device_id: str) -> str | None:
     return key if key in version.parts else None
 
 
+def asked_key(campaign: Campaign, device_id: str) -> str | None:
+    """Return the key of the open round's question to a device; None if there is none."""
+    for key, devices in campaign.cohorts.items():
+        at = bisect_left(devices, device_id)
+        if devices[at : at + 1] == (device_id,):
+            return key
+    return None
+
+
 def sum_verbs(campaign: Campaign, key: str) -> tuple[Verb, ...]:
     """Return the verbs before the question of this key."""
     programs = campaign.version.programs
@@ -328,9 +339,9 @@ def verbs_of(campaign: Campaign, device_id: str, device: Device, task: Desired) 
         return closing_verbs(campaign, device)
     group = campaign.members.get(device_id, NOBODY).group or NEWCOMER
     if campaign.questions:
-        key = sum_key(campaign, device_id)
+        key = asked_key(campaign, device_id)
         assert key is not None, "it is in the cohort of a question"
-        return (*sum_verbs(campaign, key), Mask(campaign.questions[key]))
+        return (*sum_verbs(campaign, start_of(key)), Mask(campaign.questions[key]))
     anew = programs.get(NEW) if task.start == NEWCOMER != group else None
     verbs = anew or program_for(programs, device_id, task.start)
     return verbs if device.policy.tell_classes else tuple(map(_of_inputs, verbs))

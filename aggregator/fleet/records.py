@@ -365,6 +365,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Group of each node that the secret survey has not split, by its path."""
     noise: Noise | None = None
     """Noise of each device in the next questions."""
+    has_cells: bool = False
+    """True if the mean compares sums over cells of devices."""
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):
@@ -449,10 +451,10 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """Update of each device that counts in the open round, or in the evaluation."""
     cells: tuple[tuple[str, ...], ...] = ()
     """Parts into which the sets of all secret sums cut the devices."""
-    cohort: tuple[str, ...] = ()
-    """Devices that the questions of the open round are for."""
+    cohorts: dict[str, tuple[str, ...]] = {}
+    """Devices of each question of the open round, sorted, by its key."""
     questions: dict[str, SumQuestion] = {}
-    """Questions of the open round in secret mode, by start, or by node of a survey."""
+    """Questions of the open round in secret mode, by start, cell of it, or node of a survey."""
     sums: dict[str, SecretSum] = {}
     """Secret sums of the open round, by the keys of their questions; none before it is closed."""
 

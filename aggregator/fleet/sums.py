@@ -10,7 +10,6 @@ outside of rounds, as newcomers do later.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial, reduce
 from typing import Any
@@ -26,11 +25,13 @@ from aggregator.core.sums import (
     on_answer,
     question_of,
     shortened,
+    whole_cells,
 )
-from aggregator.fleet.desired import NOBODY, hours_of, leaf_of, sum_key, sum_verbs
+from aggregator.fleet.desired import NOBODY, asked_key, hours_of, leaf_of, sum_key, sum_verbs
 from aggregator.fleet.events import AskHelpers, SumAnswered, SumFailed
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Campaign
+from algorithms.core.cells import LEAST_CELLS, start_of
 from algorithms.core.keys import NEWCOMER
 from wire.secret.messages import about_of, set_of
 from wire.secret.parts import cut
@@ -47,10 +48,19 @@ def next_cohorts(turn: Turn, campaign: Campaign) -> tuple[dict[str, frozenset[st
         return {}, f"devices to tell their groups: {shortened(devices)}" if devices else ""
     ready = frozenset(device_id for pool in _pools(turn, campaign) for device_id in pool)
     gone, key_of = partial(_is_gone, turn, campaign), partial(sum_key, campaign)
-    cohorts, lack = cohorts_of(_cells(turn), ready, gone, _least(turn, campaign), key_of)
+    cells, least_sum = _cells(turn), _least(turn, campaign)
+    if campaign.version.has_cells:
+        cohorts, lack = whole_cells(cells, ready, least_sum, key_of), ""
+    else:
+        cohorts, lack = cohorts_of(cells, ready, gone, least_sum, key_of)
     count, least = sum(map(len, cohorts.values())), _min_devices(campaign)
     if not lack and count < least:
         lack = f"{least - count} more: {count} of {least} devices are there"
+    if not lack and len(cohorts) < (least := _least_sums(campaign)):
+        lack = (
+            f"more whole cells of devices: there are {len(cohorts)}, and the mean compares {least} "
+            "or more"
+        )
     if not lack and campaign.preparing and count > SURVEY_MOST:
         lack = f"fewer devices: {count} are there, at most {SURVEY_MOST} can be grouped by sums"
     return cohorts, lack
@@ -77,10 +87,11 @@ def ask(turn: Turn, campaign: Campaign) -> None:
     deadline_s = min(turn.now_s + settings.deadline_s, ends_s)
     questions = {}
     for key, devices in cohorts.items():
-        model = campaign.models[NEWCOMER if campaign.preparing else key]
+        start = start_of(key)
+        model = campaign.models[NEWCOMER if campaign.preparing else start]
         questions[key] = question_of(
-            about_of(settings.bundle, model, sum_verbs(campaign, key)),
-            campaign.version.parts[key],
+            about_of(settings.bundle, model, sum_verbs(campaign, start)),
+            campaign.version.parts[start],
             SURVEY_MOST if campaign.preparing else len(devices),
             settings.min_sum,
             [helper.digest for helper in settings.helpers],
@@ -89,15 +100,15 @@ def ask(turn: Turn, campaign: Campaign) -> None:
             group=key,
             noise=campaign.version.noise,
         )
-    cohort = tuple(sorted(frozenset().union(*cohorts.values())))
+    count = sum(map(len, cohorts.values()))
     turn.change(
         campaign,
         phase="preparing" if campaign.preparing else "training",
-        cohort=cohort,
+        cohorts={key: tuple(sorted(devices)) for key, devices in cohorts.items()},
         questions=questions,
         sums={},
-        width=len(cohort),
-        to_ask=len(cohort),
+        width=count,
+        to_ask=count,
         deadline_s=deadline_s,
         opened_s=campaign.opened_s if campaign.attempt else turn.now_s,
     )
@@ -105,30 +116,34 @@ def ask(turn: Turn, campaign: Campaign) -> None:
 
 def next_device(turn: Turn, campaign: Campaign, kind: str) -> str | None:
     """Return a device of a pool to which a campaign's question is to be sent; None without one."""
-    cohort = campaign.cohort
-    for device_id in turn.waiting(f"{kind}/{campaign.name}"):
-        at = bisect_left(cohort, device_id)
-        if cohort[at : at + 1] == (device_id,):
-            return device_id
-    return None
+    waiting = turn.waiting(f"{kind}/{campaign.name}")
+    return next((d for d in waiting if asked_key(campaign, d) is not None), None)
 
 
 def close_if_due(turn: Turn, campaign: Campaign) -> bool:
     """Close the sets of a round if all devices have answered, or at the deadline.
 
     Return False if the round must be opened again, because helpers would not open the sets. A
-    question that nobody has answered has none.
+    question that nobody has answered has none, and neither has a cell that is not whole.
     """
     is_over = turn.now_s >= campaign.deadline_s
-    if campaign.received < len(campaign.cohort) and not is_over:
+    if campaign.received < sum(map(len, campaign.cohorts.values())) and not is_over:
         return True
-    sets: dict[str, tuple[str, ...]] = {}
-    for device_id in sorted(campaign.updates):
-        key = sum_key(campaign, device_id)
-        assert key is not None, "it has answered the question of its group"
-        sets[key] = (*sets.get(key, ()), device_id)
-    few = len(campaign.updates) < max(1, _min_devices(campaign))
-    if few or obstacle(sets.values(), _cells(turn), _least(turn, campaign)):
+    answered = {
+        key: tuple(device_id for device_id in devices if device_id in campaign.updates)
+        for key, devices in campaign.cohorts.items()
+    }
+    sets = {
+        key: devices
+        for key, devices in answered.items()
+        if devices and (devices == campaign.cohorts[key] or not campaign.version.has_cells)
+    }
+    few = sum(map(len, sets.values())) < max(1, _min_devices(campaign))
+    if (
+        few
+        or len(sets) < _least_sums(campaign)
+        or obstacle(sets.values(), _cells(turn), _least(turn, campaign))
+    ):
         return False
     closed = {
         key: SecretSum(
@@ -249,6 +264,8 @@ def _misses(turn: Turn, campaign: Campaign) -> bool:
     pools = _pools(turn, campaign)
     if sum(map(len, pools)) < max(_min_devices(campaign), campaign.settings.min_sum):
         return True
+    if campaign.version.has_cells:
+        return False
     summed = (device_id for cell in campaign.cells for device_id in cell)
     return any(
         not any(device_id in pool for pool in pools)
@@ -262,6 +279,11 @@ def _min_devices(campaign: Campaign) -> int:
     """Return the smallest number of devices of a round; 0 for one that asks some nodes only."""
     of_nodes = campaign.preparing and campaign.version.leaves
     return 0 if of_nodes else campaign.settings.min_devices
+
+
+def _least_sums(campaign: Campaign) -> int:
+    """Return the smallest number of sums of a round."""
+    return LEAST_CELLS if campaign.version.has_cells else 1
 
 
 def _is_telling(campaign: Campaign) -> bool:

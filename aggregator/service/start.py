@@ -27,7 +27,7 @@ from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.privacy.base import counts_from
 from algorithms.schedules import check_schedule
-from algorithms.sums import check_in_clear, check_in_sums, has_cells, num_inputs
+from algorithms.sums import check_cells, check_in_clear, check_in_sums, num_inputs
 from host.helpers import load_helpers
 from host.settings import check, marked
 from wire.bundle import Bundle, unpack
@@ -182,12 +182,7 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
 def check_secret(settings: RoundSettings[Any], algorithm: AlgorithmSpec) -> None:
     """Raise ConfigError if secret mode cannot run an algorithm, or settings of a campaign."""
     check_in_sums(algorithm)
-    if has_cells(algorithm.parts.mean):
-        raise ConfigError(
-            f"Secret mode cannot run {algorithm.mean.name!r}, the mean of algorithm "
-            f"{str(algorithm)!r}, in a service: means over cells are for simulations (shoal "
-            "simulate --secret). Allowed: uniform."
-        )
+    check_cells(algorithm.parts.mean, settings.min_devices, settings.min_sum)
     check_fixed(
         settings,
         {

@@ -14,12 +14,11 @@ from aggregator.aggregation.stored import work_of
 from aggregator.core.sums import opened, question_of, total_of
 from aggregator.fleet.plan import round_seed
 from algorithms.algorithm import State
+from algorithms.core.cells import cell_key, cells_of
 from algorithms.core.contract import Grouped
 from algorithms.sums import (
     GroupSum,
     apply_sums,
-    cell_key,
-    cells_of,
     has_cells,
     noise_of,
     parts_of,

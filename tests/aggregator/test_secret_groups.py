@@ -11,13 +11,13 @@ from aggregator.aggregation import sums as aggregation
 from aggregator.aggregation.admission import Refusal, admit
 from aggregator.aggregation.forgetting import forget
 from aggregator.aggregation.orders import configured, start_campaign
-from aggregator.aggregation.stored import load_state
+from aggregator.aggregation.stored import load_models, load_state
 from aggregator.core.sums import SecretSum
 from aggregator.fleet import events as e
 from aggregator.fleet.records import AdmittedUpdate, Assignment, Campaign
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.view.round_record import SUMMED, SURVEYED
-from algorithms.composition import make_algorithm, read_algorithm
+from algorithms.composition import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
 from algorithms.groupings.sums import density
 from algorithms.sums import exchange_of, num_inputs, tree_of
@@ -39,13 +39,13 @@ SPEC = read_algorithm("distfl+uniform")
 class Served(Secret):
     """A service whose devices have surveys of two populations, even and odd ones."""
 
-    def __init__(self, fleet: FleetData, count: int = 20) -> None:
-        objective = objective_for_fleet(fleet, SPEC, 0)
+    def __init__(self, fleet: FleetData, count: int = 20, spec: AlgorithmSpec = SPEC) -> None:
+        objective = objective_for_fleet(fleet, spec, 0)
         self.bundle = describe_bundle(
             objective, name=fleet.name, classes=fleet.classes, window=fleet.window
         )
         self.probe = make_probe(objective.model, fleet.window.shape)
-        self.algorithm, self.blobs = make_algorithm(SPEC), MemoryBlobs()
+        self.algorithm, self.blobs = make_algorithm(spec), MemoryBlobs()
         self.responses = {"survey": self.bundle.manifest.responses("survey")}
         self.notes = list[dict[str, Any]]()
         self.rng, self.surveys = np.random.default_rng(0), dict[str, DeviceSurvey]()
@@ -119,6 +119,27 @@ def test_the_service_finds_groups_and_trains_a_model_of_each(served: Served) -> 
     assert (summed["devices"], summed["accuracy"]) == (20, 0.5)
     assert {g: means["accuracy"] for g, means in summed["groups"].items()} == {"0": 0.25, "1": 0.75}
     assert campaign.models.keys() == {"initial", "0", "1"}
+
+
+def test_a_robust_mean_is_that_of_the_means_of_cells(
+    fleet: FleetData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Served(fleet, 17, read_algorithm("fedavg+median"))
+    changes = {"0": 0.05, "1": -0.2, "2": 0.1}
+
+    def opened(_: Campaign, secret: SecretSum, __: MemoryBlobs) -> Tensors:
+        each = changes[secret.question.group.rpartition(".")[2]] * len(secret.devices)
+        return {part: np.full(p.count, each) for part, p in secret.question.parts.items()}
+
+    monkeypatch.setattr(aggregation, "opened_numbers", opened)
+    world.do_all()
+    campaign = run(world)
+    assert (campaign.phase, campaign.trained) == ("finished", 3)
+    models = load_models(campaign.version, world.blobs)
+    moved = models["0"]["shared/head.bias"] - models["initial"]["shared/head.bias"]
+    np.testing.assert_allclose(moved, 3 * 0.05, rtol=1e-5)
+    assert world.notes[0][SUMMED]["devices"] >= 15
+    assert world.notes[0][SUMMED]["groups"].keys() == {"0"}
 
 
 def test_a_newcomer_that_tells_its_group_is_among_its_devices(served: Served) -> None:

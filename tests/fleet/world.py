@@ -495,10 +495,12 @@ class World:
         gate: Gate = USUAL_GATE,
         programs: Mapping[str, tuple[Verb, ...]] = MappingProxyType({}),
         parts: Mapping[str, dict[str, Part]] = MappingProxyType({}),
+        has_cells: bool = False,
         **changes: Any,
     ) -> None:
         """A campaign begins. `auto`: its models are released when it is over; `programs`: other
-        verbs than the usual; `parts`: those of questions in secret mode."""
+        verbs than the usual; `parts`: those of questions in secret mode; `has_cells`: its mean
+        compares sums over cells."""
         chosen = settings_of(name=name, candidates=("own", "group") if keeps else (), **changes)
         usual: dict[str, tuple[Verb, ...]] = {"": (TRAIN,), NEW: (TRAIN,), "closing": CLOSING}
         if surveys:
@@ -510,6 +512,7 @@ class World:
             programs={**usual, **programs},
             newcomers=NEWCOMER,
             parts=dict(parts),
+            has_cells=has_cells,
         )
         record = Campaign(
             settings=chosen, next_settings=chosen, version=version, preparing=preparing

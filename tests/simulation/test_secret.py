@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from algorithms.composition import read_algorithm
+from algorithms.core.cells import cells_of
 from algorithms.groupings.sums import density
 from algorithms.registry import CHOICES
-from algorithms.sums import FIRST_CLIPS, cells_of
+from algorithms.sums import FIRST_CLIPS
 from edge_client.core.sums import SecretPolicy, answer
 from helper.core.ledger import Ledger
 from helper.core.sums import Rules
