@@ -27,9 +27,11 @@ from aggregator.http.dashboard.live import LiveCampaign, live_campaign
 from aggregator.http.devices import device_line
 from aggregator.http.pages.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
 from aggregator.http.pages.distances import MOST, compare, picture, read_views
+from aggregator.http.pages.words import splits
 from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.view.device import DeviceView
 from aggregator.view.fleet import FleetView
+from aggregator.view.round_record import SUMMED, SURVEYED
 from benchmarks.made_up_fleet import ROUNDS, MadeUpService, made_up_service
 from wire.messages import CheckIn, InUse, Metrics
 
@@ -542,6 +544,20 @@ class TestAccuracy:
             ).devices
         ] == ["watch-003"]
 
+    def test_in_secret_mode_the_means_of_groups_are_known_and_no_device(
+        self, made: MadeUpService
+    ) -> None:
+        last = past_of(made).evaluated
+        assert last is not None
+        groups = {"0": {"accuracy": 0.5, "loss": 1.0}, "1": {"accuracy": 0.75, "loss": 0.5}}
+        summed = {"devices": 100, "accuracy": 0.6, "loss": 0.8, "groups": groups}
+        record = replace(last, evaluated={}, notes={SUMMED: summed})
+        page = accuracy_page(made.view, "autumn", record, "", "worst", 1)
+        assert (page.overall.mean, page.overall.worst, page.loss) == (0.6, None, 0.8)
+        means = {group.number: (group.accuracy.mean, group.loss) for group in page.groups}
+        assert (means[0], means[1]) == ((0.5, 1.0), (0.75, 0.5))
+        assert all(device.accuracy is None for device in page.devices)
+
     def test_before_anybody_has_told_anything_there_is_a_page_too(
         self, made: MadeUpService
     ) -> None:
@@ -578,6 +594,18 @@ class TestCharts:
         sentence = "Groups are not looked for by labels: 6 devices told, 8 are needed."
         assert sentence in page([], few)
         assert "not looked for" not in page(few, [])
+
+    def test_a_page_says_which_nodes_secret_mode_has_split(self) -> None:
+        survey = {
+            "": {"devices": 20, "split": True, "share": 0.984, "p": 0.0002},
+            "1": {"devices": 10, "split": False, "share": 0.71, "p": 0.31},
+        }
+        assert splits([{}, {SURVEYED: {}}, {SURVEYED: survey}, {}]) == [
+            "The fleet, 20 devices: split. Of the variance along the best axis, 98.4 % is between "
+            "the sides (p = 0.0002).",
+            "Side 1, 10 devices: not split. Of the variance along the best axis, 71.0 % is between "
+            "the sides (p = 0.31).",
+        ]
 
     def test_columns_are_as_high_as_their_groups_are_large(self) -> None:
         chart = bar_chart({1: {0: 30, 1: 10}, 2: {0: 40}})

@@ -10,6 +10,7 @@ from aggregator.fleet import sums
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Fleet
 from aggregator.fleet.rounds import lacking
+from aggregator.ports import Store
 from algorithms.core.keys import NEWCOMER
 from helper.core.ledger import Ledger, SetRefused
 from tests.fleet.cases import all_work, run
@@ -30,8 +31,8 @@ TEN = tuple(f"d{number}" for number in range(10))
 class Secret(World):
     """A service in secret mode, with helpers that keep real ledgers."""
 
-    def __init__(self, *device_ids: str, **settings: Any) -> None:
-        super().__init__()
+    def __init__(self, *device_ids: str, store: Store | None = None, **settings: Any) -> None:
+        super().__init__(store)
         self.ledgers = {helper.digest: Ledger() for helper in HELPERS}
         self.down: set[str] = set()
         """Helpers that do not answer."""

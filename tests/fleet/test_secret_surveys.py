@@ -5,6 +5,8 @@ The tree is real, and what sums say about it is made up: devices are in populati
 
 import random
 from collections import Counter
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from msgspec.structs import replace
 
 from aggregator.fleet import events as e
 from aggregator.fleet.records import Assignment
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.fleet_store import FleetStore
 from algorithms.algorithm import State
 from algorithms.core.contract import GroupingMemory
 from algorithms.groupings.sums.tree import (
@@ -351,6 +355,23 @@ def test_groups_are_found_whatever_is_lost_or_killed(seed: int) -> None:
     assert run(world).phase == "finished", (run(world).phase, world.lack)
     assert world.groups == {"0": {"0"}, "1": {"1"}}
     world.check_settled()
+
+
+def test_a_service_that_is_killed_after_every_step_goes_on_from_what_it_has_stored(
+    tmp_path: Path,
+) -> None:
+    with closing(FleetStore(sqlite_url(tmp_path / "shoal.db"))) as store:
+        world = Survey(*TWENTY, store=store)
+        for _ in range(60):
+            world.carry_out(12)
+            for device_id in TWENTY:
+                world.work(device_id)
+            world.crash()
+            world.pass_time(11)
+        world.do_all()
+    assert run(world).phase == "finished"
+    assert world.groups == {"0": {"0"}, "1": {"1"}}
+    assert [phase for *_, phase in world.rounds] == ["preparing"] * 6 + ["training"] * 3
 
 
 def test_a_refused_sum_of_one_group_pauses_all_until_a_person_resumes() -> None:

@@ -14,7 +14,7 @@ from aggregator.fleet.records import Campaign
 from aggregator.http.pages.charts import sizes_of
 from aggregator.ports import Store
 from aggregator.view.fleet import FleetView
-from aggregator.view.round_record import RoundRecord
+from aggregator.view.round_record import SUMMED, SURVEYED, RoundRecord
 from aggregator.view.summary import Spread, spread_of
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
@@ -27,6 +27,7 @@ NOTED = (
     "too_far",
     "diverges",
     "untested",
+    SURVEYED,
 )
 """Notes of a round that pages show."""
 BUDGET_S = 0.3
@@ -128,7 +129,7 @@ def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
             record.closed_at_s,
             len(record.evaluated),
             spread_of(record),
-            mean_loss(record.evaluated.values()),
+            record.notes.get(SUMMED, {}).get("loss") or mean_loss(record.evaluated.values()),
             sizes_of(record.groups),
             record.bytes_up,
             record.bytes_down,

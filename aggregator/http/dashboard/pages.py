@@ -43,7 +43,7 @@ from aggregator.http.devices import device_line
 from aggregator.http.pages.charts import bar_chart
 from aggregator.http.pages.distances import DistanceView, compare, picture, read_views
 from aggregator.http.pages.rendering import render
-from aggregator.http.pages.words import untested
+from aggregator.http.pages.words import splits, untested
 from aggregator.http.releases import release_views, rollout_views
 from aggregator.http.session import drop_cookie, kept_cookie
 from aggregator.http.tokens import Access, Caller
@@ -188,6 +188,7 @@ class Pages:
         part = slice_of(len(moved), _number(request))
         trained = {line.round: line.sizes for line in past.rounds if line.sizes}
         views, problem = self._views(view, name, past)
+        notes = [line.notes for line in past.rounds]
         return self._show(
             request,
             view,
@@ -201,7 +202,7 @@ class Pages:
             views=views,
             viewed=past.viewed,
             problem=problem,
-            untested=untested(line.notes for line in past.rounds),
+            sentences=[*untested(notes), *splits(notes)],
         )
 
     def similarity(self, request: Request) -> Response:
@@ -383,6 +384,8 @@ class Pages:
 
         They belong to the last round that has some.
         """
+        if fleet.fleet.campaigns[name].settings.secret:
+            return {}, "Secret mode has no distances: no numbers of two devices can be compared."
         if past.viewed is None:
             return (
                 {},

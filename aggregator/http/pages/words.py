@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aggregator.view.round_record import SURVEYED
+
 
 def percent(share: float | None, unknown: str = "-") -> str:
     """Return a fraction as per cent, with one decimal."""
@@ -37,6 +39,22 @@ def seconds(span_s: float) -> str:
     if span_s < 7200:
         return f"{span_s / 60:.0f} min"
     return f"{span_s / 3600:.1f} h" if span_s < 172_800 else f"{span_s / 86_400:.1f} days"
+
+
+def splits(notes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each node of a secret survey that was tested.
+
+    `notes`: the notes of rounds, by round.
+    """
+    last: dict[str, dict[str, Any]] = {}
+    for note in notes:
+        last = note.get(SURVEYED, last)
+    return [
+        f"{f'Side {path}' if path else 'The fleet'}, {tested['devices']} devices: "
+        f"{'split' if tested['split'] else 'not split'}. Of the variance along the best axis, "
+        f"{percent(tested['share'])} is between the sides (p = {tested['p']:g})."
+        for path, tested in last.items()
+    ]
 
 
 def untested(notes: Iterable[Mapping[str, Any]]) -> list[str]:
