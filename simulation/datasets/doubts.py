@@ -10,9 +10,10 @@ import numpy as np
 
 from edge_client.data.array_store import blocks
 from edge_client.data.labels import has_classes
+from edge_client.data.recordings.folders import POSITIONS, SENSORS, person_in
 from edge_client.data.tables.parts import add_line, class_line, labels_line
 from edge_client.data.tables.roles import ACTIVITY, is_activity
-from simulation.datasets.owners import PERSON_LINE
+from simulation.datasets.owners import PERSON_LINE, classes_of_folders
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.arrays.tensors import Array
 from wire.tasks import NO_LABEL
@@ -20,6 +21,13 @@ from wire.tasks import NO_LABEL
 TIMES = 30.0
 """Factor from the median device's channel beyond which a channel is likely in another unit."""
 SHOWN = 3
+_NO_CLASS = re.compile(
+    rf"{SENSORS.pattern}|{POSITIONS.pattern}|sub|subj|subject|user|person|participant|volunteer|"
+    r"proband|patient|data|recording|rec|session|trial|raw|log",
+    re.IGNORECASE,
+)
+"""Word in the name of a recording that is not of a class."""
+_PERSON_ID = re.compile(r"[a-z]{0,2}[\W_]*\d+", re.IGNORECASE)
 MOST_COLUMNS = 8
 """Maximum number of columns of labels that may be a class, a person and the like."""
 MOST_NAMES = 64
@@ -55,7 +63,8 @@ def remarks_of(data: FleetData) -> list[str]:
 def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
     """Return likely classes of recordings by patterns of their names.
 
-    A class is the first word of an activity that is not in all names.
+    A class is the first word of an activity that is not in all names, or else all words that are
+    not in all names and name no person, sensor or place on a body.
     """
     words_of = {name: re.findall(r"[^\W\d_]+", name) for name in names}
     in_all = set.intersection(*map(set, words_of.values())) if len(names) > 1 else set()
@@ -64,7 +73,12 @@ def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
         word = next((w for w in words if ACTIVITY.match(w) and w not in in_all), "")
         if word:
             patterns[f"{word}*" if name.startswith(word) else f"*{word}*"] = word
-
+    others = {
+        name: [w for w in words if w not in in_all and len(w) > 1 and not _NO_CLASS.fullmatch(w)]
+        for name, words in words_of.items()
+    }
+    if not patterns and all(others.values()):
+        patterns = {f"*{'*'.join(words)}*": "_".join(words) for words in others.values()}
     parents = [name.split("/")[-2] for name in names if "/" in name]
     classes = {re.sub(r"^\d+[\W_]*|[\W_]*\d+$", "", folder) for folder in parents}
     has_others = len(parents) == len(names) and not all(map(is_activity, names))
@@ -86,17 +100,26 @@ def no_label(data: FleetData) -> str:
         or not any(w.num_unlabelled for w in data.devices.values())
     ):
         return ""
-    classes = data.reading.folders or _classes_by_name(data.reading.recordings)
-    if not classes:
+    names = data.reading.recordings
+    classes = data.reading.folders or _classes_by_name(names)
+    are_folders = not {*names} <= {*data.devices}
+    count = len({*classes.values()})
+    is_clear = bool(data.reading.folders) or any(map(is_activity, classes.values()))
+    if not is_clear and not 1 < count < len(names) + are_folders:
+        are_persons = any(person_in(d) or _PERSON_ID.fullmatch(d) for d in data.devices)
+        has_words = are_folders and not are_persons and len(data.devices) > 1
+        classes = classes_of_folders(data.devices) if has_words else {}
+    line = labels_line(dict(list(classes.items())[:MOST_NAMES]))
+    if not is_clear:
         return (
             f"data {data.name}: no column is the label, and no recording is named by an activity. "
             "Add a column of classes, or say the class of whole recordings in [labels] of "
-            f"shoal.toml by patterns of their names, such as {data.reading.recordings[0]!r}"
+            "shoal.toml by patterns of their names, such as "
+            + (f"{line}, if these words are classes" if classes else repr(names[0]))
         )
-    shown = dict(list(classes.items())[:MOST_NAMES])
     return (
         f"data {data.name}: no column is the label. For the classes of whole recordings, by their "
-        f"names: {add_line(labels_line(shown))}"
+        f"names: {add_line(line)}"
     )
 
 

@@ -86,6 +86,8 @@ def by_owner(path: Path, scans: Mapping[str, FolderScan]) -> Owners:
     whole.names = set().union(*(device.names for device in scans.values()))
     whole.labels = set().union(*(device.labels for device in scans.values()))
     whole.places = set().union(*(device.places for device in scans.values()))
+    whole.repeated = set().union(*(device.repeated for device in scans.values()))
+    whole.missing = set().union(*(device.missing for device in scans.values()))
     whole.needs_names = any(device.needs_names for device in scans.values())
     devices: dict[str, FolderScan] = {}
     for name, device in scans.items():
@@ -157,8 +159,8 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
         if len(scans) < 2 or any(map(person_in, scans)):
             return _Names({}, "", {})
         folders = {key: _folder_of_class(f"{key[0]}/{key[1]}") for key in keys}
-        return _Names(persons, _remark(persons.values()), _classes_of([*folders.values()]))
-    classes = _classes_of([*scans])
+        return _Names(persons, _remark(persons.values()), classes_of_folders([*folders.values()]))
+    classes = classes_of_folders([*scans])
     in_words = sum(pattern in settings.labels for pattern in classes)
     if len(scans) < 2 or (settings.labels and 2 * in_words <= len(scans)):
         return _Names({}, "", {})
@@ -214,7 +216,7 @@ def _folder_of_class(name: str) -> str:
     return "/".join(parts)
 
 
-def _classes_of(folders: Iterable[str]) -> dict[str, str]:
+def classes_of_folders(folders: Iterable[str]) -> dict[str, str]:
     """Return classes by patterns of the recordings in folders: their names without numbers."""
     names = {folder: folder.rpartition("/")[2] for folder in dict.fromkeys(folders)}
     words = {f: re.sub(r"^\d+[\W_]*|[\W_]+\d+$", "", name) for f, name in names.items()}

@@ -8,32 +8,12 @@ import pytest
 import shoal
 from edge_client.data.windows import read_folder
 from simulation.datasets.description import described
-from tests.support.layouts import put, values
+from tests.support.layouts import COUNT, put, rows, suggested, values
 from wire.errors import ShoalError
-
-LINE = "beside the recordings: "
-COUNT = 600
-
-
-def rows(label: str = "walk", count: int = COUNT, begin: int = 0) -> list[str]:
-    """Rows of a time in seconds, two values and a label."""
-    return [f"{(begin + i) / 50},{x},{y},{label}" for i, (x, y) in enumerate(values(count, 2))]
 
 
 def two_classes(path: Path, header: str = "t,x,y,label") -> None:
     put(path, [header, *rows(), *rows("sit", begin=COUNT)])
-
-
-def suggested(folder: Path) -> str:
-    """The line of the warning, or of the error, of a folder, which is then in ``shoal.toml``."""
-    try:
-        text = described(shoal.load(folder))
-    except ShoalError as error:
-        text = str(error)
-    line = text.rpartition(LINE)[2].splitlines()[0]
-    path = folder / "shoal.toml"
-    path.write_text((path.read_text() if path.exists() else "") + line + "\n")
-    return line
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+import shoal
+from simulation.datasets.description import described
+from wire.errors import ShoalError
+
 SEED = 7
+LINE = "beside the recordings: "
+COUNT = 600
 STATISTICS = ("mean", "std", "mad", "max")
 
 
@@ -18,6 +24,23 @@ def put(path: Path, lines: list[str]) -> None:
 def values(count: int, width: int) -> list[list[str]]:
     x = np.random.default_rng(SEED).normal(size=(count, width))
     return [[f"{value:.5f}" for value in row] for row in x]
+
+
+def rows(label: str = "walk", count: int = COUNT, begin: int = 0) -> list[str]:
+    """Rows of a time in seconds, two values and a label."""
+    return [f"{(begin + i) / 50},{x},{y},{label}" for i, (x, y) in enumerate(values(count, 2))]
+
+
+def suggested(folder: Path) -> str:
+    """The line of the warning, or of the error, of a folder, which is then in ``shoal.toml``."""
+    try:
+        text = described(shoal.load(folder))
+    except ShoalError as error:
+        text = str(error)
+    line = text.rpartition(LINE)[2].splitlines()[0]
+    path = folder / "shoal.toml"
+    path.write_text((path.read_text() if path.exists() else "") + line + "\n")
+    return line
 
 
 def sensor_logger(folder: Path) -> None:

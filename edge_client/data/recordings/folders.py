@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -250,7 +250,7 @@ def grouped(paths: Sequence[Path], folder: Path, settings: FolderSettings) -> li
         name: path.name
         for name, path in alone.items()
         if (path.parent in with_sensors and BESIDE.fullmatch(stem_of(path)))
-        or not _has_samples(path)
+        or not _has_samples(path, settings.names)
     }
     if len(others) == len(sources):
         return sorted(sources)
@@ -389,11 +389,21 @@ def has_labels_alone(path: TableSource, names: ColumnNames = ()) -> bool:
     return bool(classes) and TIME in roles and CHANNEL not in roles
 
 
-def _has_samples(path: Path) -> bool:
-    """Return False if a text is empty, or no channel of one with a header has a number at first."""
-    if not is_text_file(path) or not form_of(path).has_header:
+def _has_samples(path: Path, names: ColumnNames) -> bool:
+    """Return False if a text is empty, has no number in a channel at first, or is a list of names.
+
+    A list such as ``1 mains`` has the numbers of its rows, and texts.
+    """
+    if not is_text_file(path):
         return True
     header, rows = form_of(path).first, first_rows(path)
+    if not form_of(path).has_header or any(map(is_number, header)):
+        rows = [[*header], *rows] if form_of(path).has_header else rows
+        columns = [*zip_longest(*rows, fillvalue="")]
+        numbers = [[*cells] for cells in columns if all(map(is_number, cells))]
+        counts = [[str(i) for i in range(begin, begin + len(rows))] for begin in (0, 1)]
+        is_list = all(cells in counts for cells in numbers) and len(columns) > 1
+        return not rows or not is_list or has_labels_alone(path, names)
     channels = [i for i, role in enumerate(by_name(header, {})[0].values()) if role.role == CHANNEL]
     if not header:
         return False

@@ -32,6 +32,12 @@ from msgspec.structs import replace
 from edge_client.core.ports import Windows
 from edge_client.data.array_store import ArrayStore, blocks, places_of, release
 from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.recordings.classes import (
+    class_cells,
+    class_columns,
+    class_texts,
+    has_cell,
+)
 from edge_client.data.recordings.cutting import (
     NEITHER,
     TEST,
@@ -54,12 +60,10 @@ from edge_client.data.recordings.scanning import (
     FileSamples,
     FolderScan,
     are_intervals,
-    class_column,
-    class_texts,
+    comment_rate,
     dividers_in,
     full_name,
     full_names,
-    has_cell,
     is_chosen_track,
     roles_of,
     scan,
@@ -75,6 +79,7 @@ from edge_client.data.tables.parts import (
     TableSource,
     add_line,
     at_row,
+    empty_numbers,
     header_of,
     parts_of,
     read_numbers,
@@ -319,7 +324,7 @@ def _file_samples(
 ) -> FileSamples:
     """Return the samples of one file, with NaN for the channels of other sensors."""
     roles = roles_of(path, device.settings, sensor)
-    label = class_column(roles)
+    labels = class_columns(roles)
     time = next(iter(times_in(roles)), "")
     dividers = dividers_in(roles)
     full = full_names(sensor, roles, reading.channels)
@@ -336,7 +341,7 @@ def _file_samples(
         NO_LABEL,
     )
     columns = dict.fromkeys(
-        (*(name for _, name in here), label, *times_in(roles), *dividers, *names)
+        (*(name for _, name in here), *labels, *times_in(roles), *dividers, *names)
     )
     x = store.empty((rows, len(reading.channels)), np.float32)
     values = store.empty((rows, len(names)) if names else (rows,), float if names else np.int64)
@@ -347,6 +352,7 @@ def _file_samples(
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
     wanted = [name for name in columns if name in roles]
     for part in parts_of(path, device.settings.names, wanted, others):
+        empty_numbers(part, device.settings.missing)
         begin, end = end, end + len(part.lines)
         if end > rows:
             break
@@ -357,13 +363,14 @@ def _file_samples(
             values[begin:end, i] = _label_numbers(path, name, part.columns[name], part.lines)
         if not names:
             values[begin:end] = fixed
-        if label and not names:
-            texts, _, inverse = class_texts(part.columns[label])
+        if labels and not names:
+            cells = class_cells(path, part, labels)
+            texts, _, inverse = class_texts(cells)
             named = [device.settings.classes.get(text, text) for text in texts]
             numbered = [number_of[text] if text else fixed for text in named]
             values[begin:end] = np.array(numbered, np.int64)[inverse]
             if reading.labels_hold and fixed == NO_LABEL:
-                values[begin:end][~has_cell(part.columns[label])] = _SAME_LABEL
+                values[begin:end][~has_cell(cells)] = _SAME_LABEL
         if t is not None:
             t[begin:end], of_dates = times_of(device, path, roles, part)
             are_dates &= of_dates
@@ -374,17 +381,35 @@ def _file_samples(
                 release(array)
     if end != rows:
         raise DataError(f"{path} changed while it was read: it had {rows} rows. Read it again.")
+    if t is not None and str(path) in device.repeated:
+        is_new = _are_new(t, x)
+        rows = len(is_new)
+        t, x, values = (store.selected(array, is_new) for array in (t, x, values))
+        tracks = None if tracks is None else store.selected(tracks, is_new)
     if t is not None:
         if not rows or not to_seconds(path, time, t, tracks, are_dates, unit):
             t = None
         elif are_intervals(path):
             changes = changes_of_label(t)
             t, x, values = t[changes], x[changes], values[changes]
+    elif rows and (rate_hz := comment_rate(path)):
+        t = np.arange(rows) / rate_hz
     if t is not None and not all(np.isfinite(t[block]).all() for block in blocks(t)):
         has_time = np.flatnonzero(np.isfinite(t))
         t, x, values = (store.selected(array, has_time) for array in (t, x, values))
         tracks = None if tracks is None else store.selected(tracks, has_time)
     return FileSamples(t, x, values, tracks, tuple(number_of_track))
+
+
+def _are_new(t: Array, x: Array) -> Array:
+    """Return the rows (n,) that differ from the row before them in time or in a value."""
+    is_new = np.full(len(t), True)
+    for block in blocks(x):
+        here = slice(max(1, block.start), block.stop)
+        before = slice(here.start - 1, here.stop - 1)
+        is_same = (x[here] == x[before]) | (np.isnan(x[here]) & np.isnan(x[before]))
+        is_new[here] = (t[here] != t[before]) | ~is_same.all(1)
+    return np.flatnonzero(is_new)
 
 
 def _label_numbers(path: TableSource, name: str, column: Array, lines: Array) -> Array:

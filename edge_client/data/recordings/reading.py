@@ -13,7 +13,7 @@ import msgspec
 
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
-from edge_client.data.recordings.remarks import between, sensors_apart
+from edge_client.data.recordings.remarks import between, copied, one_hot, sensors_apart
 from edge_client.data.recordings.resampling import longest_interval_s
 from edge_client.data.recordings.scanning import (
     LARGEST_CLASS,
@@ -27,6 +27,8 @@ from edge_client.data.tables.parts import (
     add_line,
     at_row,
     class_line,
+    in_words,
+    missing_line,
     role_line,
 )
 from edge_client.data.tables.roles import (
@@ -47,6 +49,8 @@ from edge_client.data.tables.values import (
     FEWEST,
     ONE_VALUE,
     ColumnFacts,
+    are_of_rows,
+    codes_for_nothing,
     come_back,
     constant,
     lasting,
@@ -59,7 +63,10 @@ from wire.errors import DataError
 FEWEST_FEATURES = 12
 """Minimum number of channels from which rows may be whole windows."""
 SENSOR_COLUMNS = frozenset(
-    ("sensor", "sensor_name", "sensor_type", "sensortype", "sensorname", "data_type", "datatype")
+    (
+        *("sensor", "sensor_name", "sensor_type", "sensortype", "sensorname", "data_type"),
+        *("datatype", "type", "variable", "signal", "quantity", "parameter", "metric"),
+    )
 )
 """Names of a column that says the sensor of each row."""
 _NUMBER = re.compile(r"\d+")
@@ -133,8 +140,17 @@ def read_reading(
         headers |= {name: role for name, role in scan.columns.items() if name not in headers}
     roles = {role.role for role in first.columns.values()}
     roles |= {LABEL for scan in scans.values() if scan.settings.labels}
+    classes = [] if LABEL in roles else one_hot(scans.values())
+    if classes:
+        remarks.append(
+            f"of the columns {in_words(classes)} one says 1 in each row, as columns of classes do. "
+            f"If they are the label: {add_line(role_line(LABEL, *classes))}"
+        )
+    missing = dict[float, str]()
     for name, role in headers.items():
         facts = [scan.facts[name] for scan in scans.values() if name in scan.facts]
+        if role.role == CHANNEL:
+            missing |= dict.fromkeys(codes_for_nothing(facts), name)
         wrong = next((each.wrong for each in facts if each.wrong), None)
         if role.role == CHANNEL and role.reason and wrong:  # a user names it
             raise DataError(
@@ -144,14 +160,20 @@ def read_reading(
         if role.reason == MAY_BE_LABEL and not first.settings.labels:
             way = _way(name, LABEL, roles)
             remarks.append(f"column {name!r} is left out: {role.reason}. {way}")
+        if name in classes:
+            role = ColumnRole(name, LEFT_OUT, "it says 1 where others say 0, as a class does")
         if role.role == CHANNEL and role.reason == "":
             reason = reason_by_values(facts)
             values = set[str]() if sensor_in(name) else lasting(facts)
-            if wrong and plain(name) in SENSOR_COLUMNS:
+            numbers = set[float]().union(*(each.levels or () for each in facts))
+            is_named = plain(name) in SENSOR_COLUMNS and any(each.varies for each in facts)
+            are_codes = is_named and len(numbers) > 1 and not any(n % 1 for n in numbers)
+            if (wrong and plain(name) in SENSOR_COLUMNS) or are_codes or are_of_rows(facts):
+                place, text = wrong or (first.sources[0].files[0][1], f"{min(numbers):g}")
                 raise DataError(
-                    f"{wrong[0]}, column {name}: {wrong[1]!r} is likely the sensor of the row. "
+                    f"{place}, column {name}: {text!r} is likely the sensor of the row. "
                     "Write the rows of each sensor to a file of its own, as walk_acc.csv and "
-                    "walk_gyr.csv. If all rows are of one sensor: "
+                    "walk_gyr.csv, or a column for each. If all rows are of one sensor: "
                     + add_line(role_line(LEFT_OUT, name))
                 )
             if wrong and 2 * sum(map(is_text, values)) > len(values):
@@ -188,6 +210,12 @@ def read_reading(
         units = {scan.time_units[name] for scan in scans.values() if name in scan.time_units}
         by_values = f"in {' or '.join(sorted(units))}, by its values" if units else ""
         columns.append(ColumnRole(name, role.role, role.reason or by_values, role.unit))
+    if missing:
+        shown = ", ".join(f"{number:.15g} in {name!r}" for number, name in missing.items())
+        remarks.append(
+            f"values far from all others are taken as measured: {shown}. If they stand for no "
+            f"value: {add_line(missing_line({*first.settings.missing, *missing}))}"
+        )
     if not any(column.role == CHANNEL for column in columns):
         what = "; ".join(f"{c.name!r}: {c.reason or c.role}" for c in columns)
         usable = [
@@ -280,6 +308,7 @@ def read_reading(
             + add_line("window = 1")
         )
     remarks += [text for scan in scans.values() if (text := sensors_apart(scan))][:1]
+    remarks += copied(scans)
     all_rates = rates | of_tracks
     others = [d for d, rate in all_rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
     if others:

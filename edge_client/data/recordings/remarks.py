@@ -2,9 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from edge_client.data.recordings.folders import sensor_in
+from edge_client.data.recordings.repeats import copies
 from edge_client.data.recordings.scanning import FolderScan
 from edge_client.data.tables.parts import add_line, class_line
 
@@ -19,20 +21,66 @@ BETWEEN = 0.9
 """Share of the changes of a label that begin or end with one class, from which this class is
 between the others."""
 FEWEST_CHANGES = 8
+SHOWN = 3
 
 
 def sensors_apart(scan: FolderScan) -> str:
     """Return a remark if recordings with the same channels are named by other sensors, else ""."""
-    names = {sensor_in(s.name).lower(): s.name for s in scan.sources if len(s.files) == 1}
-    if len(names) < 2 or "" in names or scan.settings.recordings:
+    if scan.settings.recordings:
         return ""
-    first, second = list(names.values())[:2]
+    names = {sensor_in(s.name).lower(): s.name for s in scan.sources if len(s.files) == 1}
+    are_named = len(names) > 1 and "" not in names
+    pair, what = [*names.values()][:2] if are_named else [], "are named by other sensors"
+    for (_, end, first), (again, until, second) in pairwise(sorted(scan.spans)):
+        if not pair and min(end, until) - again > (until - again) / 2 and not scan.places:
+            pair, what = sorted((first, second)), "are of the same time"
+    if not pair:
+        return ""
+    first, second = pair
     return (
-        f"{first} and {second} are named by other sensors, and have the same channels, so one is "
-        "taken for samples at another time. If they are sensors of one recording, name the files "
-        "alike but for the sensor, as walk_acc.csv and walk_gyr.csv. To take one: "
+        f"{first} and {second} {what}, and have the same channels, so one is taken for samples at "
+        "another time. If they are sensors of one recording, name the files alike but for the "
+        "sensor, as walk_acc.csv and walk_gyr.csv. To take one: "
         + add_line(f"recordings = [{json.dumps(first, ensure_ascii=False)}]")
     )
+
+
+def copied(scans: Mapping[str, FolderScan]) -> list[str]:
+    """Return remarks about samples that come twice, in one file or in two."""
+    remarks, names = list[str](), dict[bytes, tuple[str, str]]()
+    for device, scan in scans.items():
+        remarks += scan.again
+        for digest, name in scan.contents.items():
+            other, first = names.setdefault(digest, (device, name))
+            if other != device:
+                pair = ((first, other), (name, device))
+                remarks.append(copies(*(n if n == d else f"{n} of {d}" for n, d in pair)))
+    more = [f"{len(remarks) - SHOWN} more files have samples that come twice"]
+    return remarks[:SHOWN] + more * (len(remarks) > SHOWN)
+
+
+def one_hot(scans: Iterable[FolderScan]) -> list[str]:
+    """Return names of columns of 0 and 1 of which one says 1 in most rows, and never two."""
+    counts, both, of_all = Counter[str](), Counter[tuple[str, str]](), set[str]()
+    for scan in scans:
+        both.update(scan.flags)
+        counts.update({name: facts.count for name, facts in scan.facts.items()})
+        of_all |= {name for name in scan.facts if (name, name) not in scan.flags}
+    groups = list[list[str]]()
+    for name, count in counts.items():
+        if name in of_all or not 0 < both[name, name] < count:
+            continue
+        fitting = (g for g in groups if not any(both[one, name] for one in g))
+        if group := next(fitting, None):
+            group.append(name)
+        else:
+            groups.append([name])
+    rows = max(counts.values(), default=0)
+    for group in groups:
+        ones = sum(both[name, name] for name in group)
+        if len(group) > 1 and (ones == rows or (len(group) > 2 and 2 * ones > rows)):
+            return group
+    return []
 
 
 def between(scans: Iterable[FolderScan]) -> list[str]:

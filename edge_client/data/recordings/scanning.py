@@ -1,9 +1,12 @@
 """Scans of a device's recordings: columns with their values, rates, classes and persons."""
 
 import fnmatch
+import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,12 +14,22 @@ import numpy as np
 
 from edge_client.data.array_store import ArrayStore
 from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.recordings.classes import (
+    class_cells,
+    class_columns,
+    class_texts,
+    flags_of,
+    has_cell,
+    several_labels,
+    texts_of,
+)
 from edge_client.data.recordings.folders import (
     RecordingFiles,
     has_labels_alone,
     is_chosen,
     roles_in,
 )
+from edge_client.data.recordings.repeats import copies, mixed, new_rows
 from edge_client.data.tables.clock import (
     FIRST,
     LONG_UNITS,
@@ -35,13 +48,14 @@ from edge_client.data.tables.parts import (
     TableSource,
     add_line,
     at_row,
+    empty_numbers,
     header_of,
     in_words,
     is_text_file,
+    missing_line,
     parts_of,
     read_numbers,
     role_line,
-    roles_line,
 )
 from edge_client.data.tables.roles import (
     CHANNEL,
@@ -49,7 +63,6 @@ from edge_client.data.tables.roles import (
     DIVIDES,
     LABEL,
     LEFT_OUT,
-    MISSING,
     PERSON,
     TIME,
     USER,
@@ -62,7 +75,6 @@ from edge_client.data.tables.roles import (
 from edge_client.data.tables.text_form import (
     FIRST_CELLS,
     LARGEST_RATE_HZ,
-    NUMERAL,
     SINCE_1970,
     first_rows,
     form_of,
@@ -75,8 +87,6 @@ from wire.errors import DataError
 from wire.tasks import NO_LABEL
 
 LARGEST = float(np.finfo(np.float32).max)
-LARGEST_WHOLE = 1e15
-"""Number from which floats are not exact."""
 LARGEST_CLASS = 65_535
 UNIT_LINE = 'time_unit = "d"'
 """Line of ``shoal.toml`` for times whose values say another unit than they have."""
@@ -148,6 +158,18 @@ class FolderScan:
     """Unit of each column of times of which the values alone say it."""
     label_steps: set[bool] = field(default_factory=set)
     """True if some row after one with a label has one too, False if some has none."""
+    repeated: set[str] = field(default_factory=set)
+    """Files in which rows repeat the row before them, with its time."""
+    contents: dict[bytes, str] = field(default_factory=dict)
+    """Recording, or file of it, by a digest of its times and values."""
+    again: list[str] = field(default_factory=list)
+    """Remarks about samples that come twice."""
+    missing: set[str] = field(default_factory=set)
+    """Numbers in the files that stand for no value by a user's words."""
+    flags: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Number of rows in which both of two columns of 0 and 1 say 1, or one column does."""
+    spans: list[tuple[float, float, str]] = field(default_factory=list)
+    """Begin and end of recordings whose times are since 1970, and their names."""
     date_order: dict[str, bool] = field(default_factory=dict)
     """Order of the dates in all files, see `days_first`."""
 
@@ -301,13 +323,10 @@ def roles_of(
             + add_line(role_line(LABEL, several[0]))
         )
     labels = [name for name, role in roles.items() if role.role == LABEL]
-    of_classes = [name for name in labels if not name.startswith((NAMED, TARGET))]
-    if len(of_classes) > 1:
-        ways = dict.fromkeys(of_classes, LEFT_OUT) | {of_classes[0]: LABEL}
-        raise DataError(
-            f"{path}: one column may be the label, got {in_words(of_classes)}. {of_names}"
-            + add_line(roles_line(ways))
-        )
+    if len(of_classes := class_columns(roles)) > 1 and any(
+        roles[name].reason != USER for name in of_classes
+    ):
+        raise DataError(several_labels(path, of_classes))
     kinds = {
         name.split(".")[0] + "." if name.startswith((NAMED, TARGET)) else LABEL for name in labels
     }
@@ -380,7 +399,8 @@ def _scan_file(
     full: Mapping[str, str],
 ) -> None:
     """Add the facts of one file to `device`. `full` has the names of its columns in the device."""
-    label = class_column(roles)
+    labels, time = class_columns(roles), next(iter(times_in(roles)), "")
+    content, hashes, flags_of_file = hashlib.blake2b(digest_size=16), list[Array](), {*roles}
     times, tracks, count = list[tuple[Array, bool]](), list[Array](), 0
     dividers, number_of_track = dividers_in(roles), dict[tuple[str, ...], int]()
     previous = dict.fromkeys(roles, np.nan)
@@ -392,13 +412,25 @@ def _scan_file(
         device.needs_names |= not form.has_header or tuple(roles) != form.first[: len(roles)]
     for part in parts_of(path, device.settings.names, (), others):
         count += len(part.lines)
+        device.missing |= {f"{n:.15g}" for n in empty_numbers(part, device.settings.missing)}
+        same_time, hashed = np.zeros(0, bool), np.zeros(len(part.lines), np.uint64)
+        if time:
+            t, are_dates = times_of(device, path, roles, part)
+            same_time, hashed = t[1:] == t[:-1], mixed(hashed, t)
+            t = t if count <= FIRST else t[:0]
+            times.append((t, are_dates))
+            if dividers:
+                tracks_here = tracks_of(part, dividers, number_of_track)
+                tracks.append(tracks_here[: len(t)])
+                hashed = mixed(hashed, tracks_here)
         codes = None
-        if label:
+        if labels:
             codes = np.full(len(part.lines), NO_LABEL)
-            texts, first, inverse = class_texts(part.columns[label])
+            label_cells = class_cells(path, part, labels)
+            texts, first, inverse = class_texts(label_cells)
             device.labels |= set(texts)
             if path not in source.labels and True not in device.label_steps:
-                has_label = has_cell(part.columns[label])
+                has_label = has_cell(label_cells)
                 device.label_steps |= set(has_label[1:][has_label[:-1]].tolist())
             for i, text in enumerate(device.settings.classes.get(text, text) for text in texts):
                 if text:
@@ -408,24 +440,26 @@ def _scan_file(
             at = np.flatnonzero(numbered[1:] != numbered[:-1])
             for number in (*numbered[at].tolist(), *numbered[at + 1].tolist()):
                 device.changes[number] = device.changes.get(number, 0) + 1
+        flags = dict[str, Array]()
         for name, role in roles.items():
             if role.role == PERSON:
                 device.persons |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
             if role.reason == DIVIDES and (device.settings.recordings or is_position(name)):
                 device.places |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
-            if role.role == TIME:
-                t, are_dates = times_of(device, path, roles, part)
-                t = t if count <= FIRST else np.zeros(0)
-                times.append((t, are_dates))
-                if dividers and len(t):
-                    tracks.append(tracks_of(part, dividers, number_of_track))
             if role.role != CHANNEL:
                 continue
             facts = device.facts.setdefault(full[name], ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
-            has_texts = part.columns[name].dtype.kind == "U" and not facts.count
-            cells = part.columns[name][:FIRST_CELLS].tolist() if has_texts else []
-            if marked := marked_thousands(cells):
+            column, hashed = part.columns[name], mixed(hashed, numbers)
+            if len(same_time):
+                facts.same_time += int(same_time.sum())
+                facts.same_cell += int((same_time & (column[1:] == column[:-1])).sum())
+            if (says_one := flags_of(column)) is None:
+                flags_of_file.discard(name)
+            elif name in flags_of_file:
+                flags[full[name]] = says_one
+            has_texts = column.dtype.kind == "U" and not facts.count
+            if marked := marked_thousands(column[:FIRST_CELLS].tolist() if has_texts else []):
                 raise DataError(
                     f"{path}, column {name}: {marked!r} may be a number with a mark of thousands, "
                     "because each mark is before three digits and no other number is above 999. "
@@ -438,7 +472,8 @@ def _scan_file(
             if large.any():
                 place = at_row(path, part.lines[np.flatnonzero(large)[0]])
                 raise DataError(
-                    f"{place}, column {name} must hold finite values, got {numbers[large][0]}"
+                    f"{place}, column {name} must hold finite values, got {numbers[large][0]}. If "
+                    f"it stands for no value: {add_line(missing_line(numbers[large][:1]))}"
                 )
             facts.add(numbers, codes, previous[name])
             whole = numbers[np.isfinite(numbers)]
@@ -447,17 +482,31 @@ def _scan_file(
                 previous[name] = float(whole[-1])
                 low, high = bounds[name]
                 bounds[name] = min(low, float(whole.min())), max(high, float(whole.max()))
+        for one, other in combinations_with_replacement(flags, 2):
+            both = int((flags[one] & flags[other]).sum())
+            device.flags[one, other] = device.flags.get((one, other), 0) + both
+        content.update(hashed.tobytes())
+        hashes.append(hashed if count <= FIRST else hashed[:0])
     for name, (low, high) in bounds.items():
         if (key := full[name]) in device.facts:
             device.facts[key].end(low, high)
     device.rows.append(count)
+    if any(low < high for low, high in bounds.values()) and count >= FEWEST_TIMES:
+        name = path.name if source.files[1:] else source.name
+        if (other := device.contents.setdefault(content.digest(), name)) != name:
+            device.again.append(copies(other, name))
     if times:
-        time = next(name for name, role in roles.items() if role.role == TIME)
         t = np.concatenate([numbers for numbers, _ in times])
         are_dates = all(of_dates for _, of_dates in times)
         of_rows = np.concatenate(tracks) if tracks else None
-        factor = to_seconds(path, time, t, of_rows, are_dates, device.units[-1])
-        has_rate = factor and any(role.role == CHANNEL for role in roles.values())
+        is_new, remark = new_rows(t, np.concatenate(hashes))
+        if remark:
+            device.again.append(f"{path}: {remark}")
+        if len(is_new) < len(t):
+            device.repeated.add(str(path))
+            t, of_rows = t[is_new], None if of_rows is None else of_rows[is_new]
+        unit = to_seconds(path, time, t, of_rows, are_dates, device.units[-1])
+        has_rate = unit and any(role.role == CHANNEL for role in roles.values())
         rates = list[tuple[float, int]]()
         for cells, number in number_of_track.items():
             track = t[of_rows == number] if has_rate and of_rows is not None else t[:0]
@@ -472,8 +521,11 @@ def _scan_file(
                 f"their unit: one of {', '.join(UNIT_NAMES)}. {add_line(UNIT_LINE)}"
             )
         if has_rate and not (are_dates or device.units[-1] or named_unit(time)):
-            unit = next(name for name, seconds in UNITS.items() if seconds == factor)
             device.time_units[full[time]] = unit
+        device.rates.append((rate, count))
+        if has_rate and len(t) and np.nanmin(t) >= SINCE_1970[0] and not source.files[1:]:
+            device.spans.append((float(np.nanmin(t)), float(np.nanmax(t)), source.name))
+    elif rate := comment_rate(path):
         device.rates.append((rate, count))
     else:
         if source.files[1:] and not (device.settings.rate and _has_no_time(device, source)):
@@ -482,6 +534,11 @@ def _scan_file(
                 f"their time, and no column is one. {_time_line(device, source, sensor, roles)}"
             )
         device.rates.append((0.0, count))
+
+
+def comment_rate(path: TableSource) -> float:
+    """Return the rate that comments in a file say, 0 if they say none."""
+    return form_of(path).comment_rate_hz if is_text_file(path) else 0.0
 
 
 def are_intervals(path: TableSource) -> bool:
@@ -543,54 +600,6 @@ def _time_line(
     return "Give each file a column of times, or keep the files in folders of their own."
 
 
-def class_column(roles: Mapping[str, ColumnRole]) -> str:
-    """Return the name of the column of classes, "" if there is none."""
-    return next(
-        (
-            name
-            for name, role in roles.items()
-            if role.role == LABEL and not name.startswith((NAMED, TARGET))
-        ),
-        "",
-    )
-
-
-def class_texts(column: Array) -> tuple[list[str], Array, Array]:
-    """Return the labels in a column, "" for none.
-
-    They come with the first row of each, and the number (n,) of each sample's label.
-    """
-    texts, first, inverse = np.unique(texts_of(column), return_index=True, return_inverse=True)
-    return texts.tolist(), first, inverse
-
-
-def has_cell(column: Array) -> Array:
-    """Return True (n,) for each cell of a column of classes with any text, a word for none too."""
-    if column.dtype.kind == "f":
-        return ~np.isnan(column)
-    names, inverse = np.unique(column.astype(str), return_inverse=True)
-    has_text = [name.strip() not in ("", "nan", "NaN", "None") for name in names.tolist()]
-    return np.array(has_text, bool)[inverse]
-
-
-def texts_of(column: Array) -> Array:
-    """Return the cells of a column of classes as text, whole numbers without a point."""
-    if column.dtype.kind == "f":
-        return np.array(["" if np.isnan(v) else f"{v:.10g}" for v in column.tolist()], str)
-    names, inverse = np.unique(column.astype(str), return_inverse=True)
-    cells = [name.strip() for name in names.tolist()]
-    short = ["" if cell.lower() in MISSING else _without_point(cell) for cell in cells]
-    return np.array(short, str)[inverse]
-
-
-def _without_point(text: str) -> str:
-    """Return a number with a point that is whole without it, any other text as it is."""
-    if "." not in text or not NUMERAL.fullmatch(text):
-        return text
-    number = float(text)
-    return str(int(number)) if abs(number) < LARGEST_WHOLE and number == int(number) else text
-
-
 def dividers_in(roles: Mapping[str, ColumnRole]) -> list[str]:
     """Return the names of the columns that divide a file into tracks, the person ("") first."""
     person = next((name for name, each in roles.items() if each.role == PERSON), "")
@@ -618,10 +627,10 @@ def tracks_of(
 
 def to_seconds(
     path: TableSource, name: str, t: Array, tracks: Array | None, are_dates: bool, unit: str
-) -> float:
-    """Convert the times (n,) of a file to seconds in place; return the seconds of their unit.
+) -> str:
+    """Convert the times (n,) of a file to seconds in place; return their unit.
 
-    It is 0, and the times are as they were, if they only count samples. Where rows of tracks
+    It is "", and the times are as they were, if they only count samples. Where rows of tracks
     alternate, those of each track are a series of their own.
 
     Args:
@@ -638,14 +647,14 @@ def to_seconds(
         places = [np.flatnonzero(tracks == number) for number in range(count)]
     has_intervals = are_intervals(path)
     first = t[places[0]]
-    factor = seconds_per_unit(
+    unit = checked_unit(
         path, name, np.sort(first[::2]) if has_intervals else first, are_dates, unit
     )
-    for rows in places if factor else ():
+    for rows in places if unit else ():
         track = t[rows]
-        in_seconds(track, factor, are_dates, not has_intervals)
+        in_seconds(track, (UNITS | LONG_UNITS)[unit], are_dates, not has_intervals)
         t[rows] = track
-    return factor
+    return unit
 
 
 def times_in(roles: Mapping[str, ColumnRole]) -> list[str]:
@@ -666,7 +675,13 @@ def times_of(
     for other in dates:
         column = with_dates(column, part.columns[other])
     device.date_order = days_first(column) | device.date_order
-    numbers, are_dates, wrong = read_times(column, device.date_order)
+    numbers, are_dates, wrong = read_times(column, device.date_order, device.settings.time_unit)
+    if wrong is not None and re.fullmatch(r"\d+:\d+", str(column[wrong]).strip()):
+        raise DataError(
+            f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} may be minutes "
+            "and seconds, or hours and minutes. Say the unit of its first number, min or h. "
+            + add_line('time_unit = "min"')
+        )
     if wrong is not None:
         raise DataError(
             f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} is no time: a "
@@ -682,10 +697,8 @@ def times_of(
     return numbers, are_dates
 
 
-def seconds_per_unit(
-    path: TableSource, name: str, times: Array, are_dates: bool, unit: str
-) -> float:
-    """Return the seconds of a time's unit, 0 if its numbers only count samples.
+def checked_unit(path: TableSource, name: str, times: Array, are_dates: bool, unit: str) -> str:
+    """Return the unit of times that seldom fall, "" if they only count samples.
 
     `unit` is known, or "" if the first numbers say it.
     """
@@ -697,7 +710,4 @@ def seconds_per_unit(
             f"{(steps < 0).mean():.0%} of the rows. Sort the rows by it. If it is a channel: "
             + add_line(role_line(CHANNEL, name))
         )
-    if are_dates:
-        return 1.0
-    unit = unit_of_time(name, finite, unit)
-    return (UNITS | LONG_UNITS)[unit] if unit else 0.0
+    return "s" if are_dates else unit_of_time(name, finite, unit)

@@ -16,6 +16,7 @@ _TABLES = (
     ("labels", "no recording has a name like"),
     ("recordings", "no recording has a name or a cell like"),
     ("names", "no file has a name like"),
+    ("missing", "no cell is the number"),
 )
 
 
@@ -33,6 +34,8 @@ def unmatched(scans: Sequence[FolderScan]) -> str:
         for table, text in _TABLES:
             words = getattr(settings, table)
             is_list = table == "names" and not isinstance(words, Mapping)
+            if table == "missing":
+                words = [f"{number:.15g}" for number in words]
             for word in () if is_list else words:
                 if _matches(table, word, group):
                     continue
@@ -59,22 +62,25 @@ def _words(table: str, scan: FolderScan) -> Iterable[str]:
         return scan.labels
     if table == "names":
         return {path.name for path in _files(scan)}
+    if table == "missing":
+        return scan.missing
     names = {source.name for source in scan.sources}
     return names | scan.places if table == "recordings" else names
 
 
 def _files(scan: FolderScan) -> list[Path]:
-    """Return the paths of the files of a device's recordings."""
+    """Return the paths of the files of a device's recordings, and the names of those beside."""
     paths = (path for source in scan.sources for _, path in source.files)
-    return [path for path in paths if isinstance(path, Path)]
+    beside = {Path(name) for source in scan.sources for name in source.beside}
+    return [*(path for path in paths if isinstance(path, Path)), *beside]
 
 
 def _matches(table: str, word: str, scans: Sequence[FolderScan]) -> bool:
     if table == "columns":
         names = {name for scan in scans for name in scan.names}
         return word.lower() in map(str.lower, names) or is_pattern_of(word, names)
-    if table == "classes":
-        return any(word in scan.labels for scan in scans)
+    if table in ("classes", "missing"):
+        return any(word in _words(table, scan) for scan in scans)
     if table == "names":
         return any(is_of_file(word, path) for scan in scans for path in _files(scan))
     return any(

@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_client.data.array_store import release
 from edge_client.data.tables.parts import read_numbers
-from edge_client.data.tables.roles import MISSING, plain, unit_of
+from edge_client.data.tables.roles import MISSING, is_time, plain, unit_of
 from edge_client.data.tables.text_form import NUMERAL, SINCE_1970
 from wire.arrays.tensors import Array
 
@@ -28,8 +28,8 @@ _NAMES = {
     **{"µs": "us", "ns": "ns", "nanos": "ns", "nanosecond": "ns", "nanoseconds": "ns"},
 }
 _LONG_NAMES = {
-    **{"min": "min", "mins": "min", "minute": "min", "minutes": "min"},
-    **{"h": "h", "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "std": "h"},
+    **{"min": "min", "mins": "min", "minute": "min", "minutes": "min", "minuten": "min"},
+    **{"h": "h", "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "std": "h", "stunden": "h"},
     **{"d": "d", "day": "d", "days": "d", "tage": "d"},
 }
 """Names of units behind a time's, as in ``Time (min)`` and ``time_h``."""
@@ -39,6 +39,8 @@ FIRST = 2**20
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2}(?:[.,:]\d+)?)\s*([AaPp][Mm])?$")
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d")
 _MINUTES = re.compile(r"(\d{1,2}:\d{2})(\s*[AaPp][Mm])?$")
+_PAIR = re.compile(r"(\d{1,3}):(\d{2}(?:[.,]\d+)?)$")
+"""Minutes and seconds, or hours and minutes."""
 _DAY = re.compile(r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})")
 _DATE = re.compile(rf"{_DAY.pattern}[T ,]+(\d.*)")
 _FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
@@ -82,8 +84,10 @@ def named_unit(name: str) -> str:
     """Return the unit that the name of a column of times says, or ""."""
     in_brackets, words = unit_of(name).lower(), plain(name).split("_")
     unit = next((_NAMES[word] for word in (in_brackets, *reversed(words)) if word in _NAMES), "")
-    last = words[-1] if words[0] in ("t", "time", "timestamp", "elapsed") else ""
-    return unit or _LONG_NAMES.get(in_brackets or last, "")
+    is_first = not words[1:] or (is_time(name) and words[0] in _LONG_NAMES)
+    is_last = words[0] in ("t", "time", "timestamp", "elapsed", "relative")
+    long = words[0] if is_first else words[-1] if is_last else ""
+    return unit or _LONG_NAMES.get(in_brackets or long, "")
 
 
 def days_first(column: Array) -> dict[str, bool]:
@@ -111,7 +115,7 @@ def days_first(column: Array) -> dict[str, bool]:
 
 
 def read_times(
-    column: Array, order: Mapping[str, bool] | None = None
+    column: Array, order: Mapping[str, bool] | None = None, unit: str = ""
 ) -> tuple[Array, bool, int | None]:
     """Return times (n,), True if they are seconds already, and the first row that is no time.
 
@@ -121,6 +125,8 @@ def read_times(
         column: numbers, texts or moments (n,).
         order: `days_first` of dates that are written alike; None for that of the column. Dates
             of which it says nothing have days first, unless slashes are between.
+        unit: unit of the first number of cells such as 03:25, min or h; "" if fractions of seconds
+            have to say that it is minutes.
     """
     if column.dtype.kind == "M":
         missing = np.isnat(column)
@@ -140,6 +146,9 @@ def read_times(
     wrong = None
     seconds = np.full(len(cells), np.nan)
     read = _date if _ISO.match(first) else _time_of_day
+    if _PAIR.match(first):
+        is_clear = unit in LONG_UNITS or any("." in cell or "," in cell for cell in cells)
+        read = partial(_pair, unit_s=LONG_UNITS.get(unit, 60.0)) if is_clear else _time_of_day
     if not _ISO.match(first) and _DATE.match(first):
         read = partial(_date_in_order, order=days_first(column) if order is None else order)
     for i, cell in enumerate(cells):
@@ -256,11 +265,12 @@ def spread(times: Array) -> Array:
 
 
 def continued(times: Array) -> Array:
-    """Return times of day (n,) that go on after midnight, and any other times as they are."""
-    if not len(times) or np.nanmax(times) >= DAY_S:
+    """Return times that go on after midnight, or a full hour, and any other times as they are."""
+    if not len(times) or (largest := np.nanmax(times)) >= DAY_S:
         return times
-    falls = np.diff(times) < -DAY_S / 2
-    return times + DAY_S * np.concatenate([[0], np.cumsum(falls)])
+    period_s = DAY_S if largest >= 3600 else 3600.0
+    falls = np.diff(times) < -period_s / 2
+    return times + period_s * np.concatenate([[0], np.cumsum(falls)])
 
 
 def rate_of(times: Array) -> float:
@@ -315,6 +325,11 @@ def _date_in_order(text: str, order: Mapping[str, bool]) -> float | None:
     days = _days(year, month, day)
     at_s = _time_of_day(_MINUTES.sub(r"\1:00\2", match[5]))
     return None if days is None or at_s is None else days * DAY_S + at_s
+
+
+def _pair(text: str, unit_s: float) -> float | None:
+    match = _PAIR.fullmatch(text)
+    return unit_s * (int(match[1]) + float(match[2].replace(",", ".")) / 60) if match else None
 
 
 def _time_of_day(text: str) -> float | None:

@@ -6,10 +6,10 @@ A table is read in parts of `PART` rows, so that its size costs no memory.
 import contextlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from itertools import chain, groupby, islice, zip_longest
+from itertools import chain, groupby, islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -18,6 +18,7 @@ import numpy as np
 from edge_client.data.tables.roles import MISSING
 from edge_client.data.tables.text_form import (
     DECIMAL_COMMA,
+    MOMENT,
     NUMERAL,
     first_rows,
     form_of,
@@ -183,6 +184,11 @@ def class_line(label: str, name: str) -> str:
     return f"classes = {{{' = '.join(words)}}}"
 
 
+def missing_line(numbers: Iterable[float]) -> str:
+    """Return the line of ``shoal.toml`` with the numbers that stand for no value."""
+    return f"missing = [{', '.join(f'{number:.15g}' for number in sorted(numbers))}]"
+
+
 def in_words(names: Collection[str]) -> str:
     """Return names in quotation marks, the first of many and the number of the others."""
     first = [*map(repr, islice(names, SHOWN_NAMES))]
@@ -260,6 +266,20 @@ def parts_of(
         )
 
 
+def empty_numbers(part: TablePart, missing: Collection[float]) -> set[float]:
+    """Empty the cells of a part with numbers that stand for no value; return those it has."""
+    there = set[float]()
+    for name, column in part.columns.items() if missing else ():
+        numbers = read_numbers(column)[0]
+        is_missing = np.isin(numbers, [*missing])
+        if is_missing.any():
+            there |= set(numbers[is_missing].tolist())
+            part.columns[name] = np.where(
+                is_missing, "" if column.dtype.kind == "U" else np.nan, column
+            )
+    return there
+
+
 def _mend(others: Sequence[int]) -> str:
     """Return the sentence of an error about a line, and other lines, that do not fit the header."""
     if not others:
@@ -307,6 +327,9 @@ def _names_list(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0])), strict=True))
     texts = [any(map(is_text, cells)) for cells in columns]
     codes = [is_code(cells) for cells in columns]
+    flags = [is_code(cells) and {*cells} <= {"0", "1"} for cells in columns]
+    if codes == flags and sum(flags) > 1:  # digital inputs, or a column for each class
+        codes = [False] * len(codes)
     few = 2 * sum(codes) <= len(codes)
     counts, names = dict[str, int](), list[str]()
     for word in words:
@@ -317,12 +340,13 @@ def _names_list(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
         if i < len(words):
             names.append(words[i])
             continue
-        if texts[i]:
-            name = "label"
-        elif "t" not in names and _grows(cells):
+        if "t" not in names and (_grows(cells) or all(map(MOMENT.match, cells))):
             name = "t"
+        elif texts[i]:
+            name = "label"
         elif codes[i] and few:
-            name = "person" if any(texts) and "person" not in names else "label"
+            is_person = any(texts) or _begins_anew(cells, columns)
+            name = "person" if is_person and "person" not in names else "label"
         counts[name] = counts.get(name, 0) + 1
         is_first = name != "c" and counts[name] == 1
         names.append(name if is_first else f"{name.replace('label', 'label_')}{counts[name]}")
@@ -334,6 +358,13 @@ def _names_list(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
         series = f"{numbered[0]}..{numbered[-1]}" if len(numbered) > 3 else ""
         shown += [series] if list(spelled_out([series])) == numbered else numbered
     return json.dumps(shown)
+
+
+def _begins_anew(codes: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Return True if a column that grows falls where codes change, as cycles of machines do."""
+    changes = [i for i, (cell, next_) in enumerate(pairwise(codes), 1) if cell != next_]
+    growing = [read_numbers(np.array(cells))[0] for cells in columns if _grows(cells)]
+    return bool(changes) and any((np.diff(t)[np.array(changes) - 1] < 0).all() for t in growing)
 
 
 def _grows(cells: Sequence[str]) -> bool:

@@ -26,7 +26,7 @@ DATES = "date", "datum", "fecha", "jour", "giorno"
 TIMES = (
     *("seconds_elapsed", "t", "time", "timestamp", "creation_time", "arrival_time", "ts"),
     *("elapsed", "elapsed_time", "time_elapsed", "sample_time", "epoch", "unix", "unixtime"),
-    *("datetime", "date_time", "millis", "milliseconds", "ms", "seconds", "sec"),
+    *("datetime", "date_time"),
     *("activityminute", "activityhour", "sleepday"),
     *("zeitstempel", "zeit", "uhrzeit", "horodatage", "temps", "heure", "marca_de_tiempo"),
     *("tiempo", "hora", "orario", "ora", "tijd"),
@@ -92,6 +92,7 @@ NUMBERS_OF_ROWS = frozenset(
             "row_id",
             "id",
             "seq",
+            "nseq",
             "frame",
             "level_0",
             "window",
@@ -106,6 +107,11 @@ _TIME = re.compile(
     r"(^|.*_)(time|timestamp|datetime|timestamps|date|epoch)"
     r"(_(s|ms|us|ns|sec|min|h|d|utc|local|txt|unix))?(_cal)?$"
 )
+_ELAPSED = re.compile(
+    r"(?:(?:t|time|elapsed|relative|since|in)_)*(?:milliseconds|millis|ms|seconds|secs?|minutes|mins|"
+    r"minuten|hours|hrs|stunden|days|tage)(?:_(?:elapsed|relative|since_\w+))*"
+)
+"""Name of a time by its unit."""
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _PART_OF_LABEL = re.compile(r"labels?(_.+|\d+)$")
 _OTHER_LABEL = re.compile(r"(activity|class|gt)_?\d+$")
@@ -141,7 +147,9 @@ def unit_of(name: str) -> str:
 def is_time(name: str) -> bool:
     """Return True if a column's name is usual for a time."""
     word = plain(_CAMEL.sub("_", name))
-    return plain(name) in TIMES or bool(_TIME.match(word) or _SINCE.match(plain(name)))
+    return plain(name) in TIMES or bool(
+        _TIME.match(word) or _SINCE.match(plain(name)) or _ELAPSED.fullmatch(word)
+    )
 
 
 def is_activity(name: str) -> bool:

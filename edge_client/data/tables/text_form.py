@@ -5,9 +5,11 @@ its cells are separated by commas, semicolons, tabs or blanks, and a decimal com
 commas separate no cells.
 """
 
+import contextlib
 import csv
 import gzip
 import io
+import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,14 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO
 
-from edge_client.data.tables.roles import LABELS, MISSING, is_number_of_row, plain, unit_of
+from edge_client.data.tables.roles import (
+    LABELS,
+    MISSING,
+    is_number_of_row,
+    is_time,
+    plain,
+    unit_of,
+)
 from host.files import file_error
 from wire.errors import DataError
 
@@ -34,6 +43,16 @@ ENDS = ("end", "stop", "to", "offset", "end_time", "stop_time", "time_end", "end
 _BESIDE_INTERVALS = frozenset(("duration", "comment", "note", "notes", "confidence", "annotator"))
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{1,2}:\d{2}")
+MOMENT = re.compile(rf"{_DATE.pattern}|\d{{1,2}}:\d{{2}}(?!\d)")
+"""Beginning of a date with a time of day, or of a time of day."""
+_ARROW = re.compile(r"^(\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?) -> *")
+"""Time that Arduino's serial monitor writes before a line."""
+_NAMES_IN_COMMENT = re.compile(r'"columns?"\s*:\s*(\[[^]]*\])')
+_RATE_IN_COMMENT = re.compile(
+    r"(?:sampl\w*[\W_]*(?:rate|freq\w*)[^\d\n]{0,12}?|(?:rate|freq\w*|fs)\W{1,4}(?=[\d.]+ ?k?hz))"
+    r"(\d+(?:\.\d+)?) ?(k?)",
+    re.IGNORECASE,
+)
 NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 FIRST_CELLS = 2000
 """Number of cells of a column that say if marks in it are of thousands."""
@@ -58,6 +77,8 @@ class TextForm:
     """True if a semicolon ends each row, so that a line may have several rows."""
     names: tuple[str, ...] = ()
     """Names of columns without a header that are clear."""
+    comment_rate_hz: float = 0.0
+    """Rate that comments before the rows say, 0 if they say none."""
     start_s: float = 0.0
     rate_hz: float = 0.0
     """Time of the first row since 1970 and rows a second, if the first two lines say them, else 0.
@@ -141,6 +162,7 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
         elif line.strip() and not line.startswith(COMMENTS):
             break
         skipped += 1
+    comments = lines[:skipped]
     rest = [line.rstrip("\r") for line in lines[skipped : skipped + 50] if line.strip()]
     of_rows = separator or _separator(rest[20:40])
     before = _lines_before_header(rest, of_rows)
@@ -150,14 +172,20 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     separator = separator or _separator(rest)
     cells = _split(rest[0], separator) if rest else []
     has_header = _is_header(cells)
-    names = _names_of_lines(rest, separator) if has_header else _names_of_dates(rest, separator)
+    names = (
+        _names_of_lines(rest, separator)
+        if has_header
+        else _names_in_comments(comments, cells, separator) or _names_of_dates(rest, separator)
+    )
     ends_rows = separator == "," and all(line.rstrip().endswith(";") for line in rest[:3])
     first, rows = tuple(cells), 0
     if clock := _start_and_rate(rest, separator):
         width = len(cells)
         values = ("x", "y", "z") if width == 3 else tuple(f"c{i}" for i in range(1, width + 1))
         names = "time", *(values if width > 1 else (stem_of(path).lower(),))
-        return TextForm(encoding, separator, False, skipped + 2, ("", *first), False, names, *clock)
+        return TextForm(
+            encoding, separator, False, skipped + 2, ("", *first), False, names, 0.0, *clock
+        )
     if has_header and separator != " " and (intervals := intervals_in(cells)):
         unit = unit_of(cells[intervals[0]])
         header = f"time ({unit})" if unit else "time", "label"
@@ -166,9 +194,38 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
         first = ("", *first)
     if has_header and names:
         first, rows = names, _lines_of_header(rest, separator) - 1
+    rates = {
+        float(n) * (1000 if k else 1) for n, k in _RATE_IN_COMMENT.findall("\n".join(comments))
+    }
     return TextForm(
-        encoding, separator, has_header, skipped + rows, first, ends_rows, () if rows else names
+        encoding,
+        separator,
+        has_header,
+        skipped + rows,
+        first if has_header or not names else first[: len(names)],
+        ends_rows,
+        () if rows else names,
+        rates.pop() if len(rates) == 1 else 0.0,
     )
+
+
+def _names_in_comments(
+    comments: Sequence[str], cells: Sequence[str], separator: str
+) -> tuple[str, ...]:
+    """Return the names of columns that comments before rows without a header say, () if none do.
+
+    They are a list called ``column`` in JSON, or the last comment, if it has as many names.
+    """
+    width = max((i for i, cell in enumerate(cells, 1) if cell), default=0)
+    text = "\n".join(comments)
+    lists = (json.loads(each) for each in _NAMES_IN_COMMENT.findall(text))
+    with contextlib.suppress(ValueError):
+        names = tuple(str(name) for each in lists for name in each)
+        if len(names) == width > 0:
+            return names
+    names = tuple(_split(comments[-1].lstrip("#/% "), separator)) if comments else ()
+    are_names = len({*names}) == len(names) == width > 1 and not any(map(is_number, names))
+    return names if are_names and all(names) and (separator != " " or is_time(names[0])) else ()
 
 
 def _start_and_rate(lines: Sequence[str], separator: str) -> tuple[float, float] | None:
@@ -251,7 +308,7 @@ def _names_of_dates(lines: Sequence[str], separator: str) -> tuple[str, ...]:
     """Return names of columns without a header if they are dates and measurements, else ()."""
     rows = [_split(line, separator) for line in lines[:-1]]
     rows = [row for row in rows if len(row) == len(rows[0])]
-    if len(rows) < 2 or not all(_DATE.match(row[0]) for row in rows):
+    if len(rows) < 2 or not all(MOMENT.match(row[0]) for row in rows):
         return ()
     columns = list(zip(*rows, strict=True))[1:]
     if not columns or any(is_code(cells) or any(map(is_text, cells)) for cells in columns):
@@ -310,10 +367,17 @@ def _is_utf_8(path: Path) -> bool:
 
 
 def _split(line: str, separator: str) -> list[str]:
+    line = _with_cell_of_time(line, separator)
     if separator == " ":
         return line.split()
     cells = next(csv.reader([line.rstrip("\r\n")], delimiter=separator), [])
     return [_cell(cell) for cell in cells]
+
+
+def _with_cell_of_time(line: str, separator: str) -> str:
+    """Return a line of Arduino's serial monitor with its time as a cell, any other as it is."""
+    has_time = "->" in line[:20] and (separator in " ," or separator in line)
+    return _ARROW.sub(rf"\1{separator}", line) if has_time else line
 
 
 def _cell(text: str) -> str:
@@ -374,7 +438,7 @@ def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                 file.readline()
             if form.separator == " ":
                 for line, text in enumerate(file, form.skipped + 1):
-                    if cells := text.split():
+                    if cells := _split(text, " "):
                         yield line, cells
                 return
             if form.ends_rows:
@@ -383,7 +447,8 @@ def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                         if part.strip(" ,\r\n"):
                             yield line, _split(part, form.separator)
                 return
-            reader, count = csv.reader(file, delimiter=form.separator), 0
+            texts = (_with_cell_of_time(text, form.separator) for text in file)
+            reader, count = csv.reader(texts, delimiter=form.separator), 0
             for row in reader:
                 if not row or (len(row) == 1 and not row[0].strip()):
                     continue

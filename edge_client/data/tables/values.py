@@ -11,9 +11,11 @@ which class it has, in place of what a sensor measured:
 Fewer than `FEWEST` samples say nothing of this.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +33,38 @@ MOST_CELLS = 4096
 """Maximum number of persons, or classes, whom a column may name."""
 ONE_VALUE = "it has one value in all recordings"
 """Reason of a column that says nothing."""
+CYCLES = frozenset(2.0**bits for bits in range(4, 33))
+"""Numbers of steps after which a counter begins anew."""
+_CODE = re.compile(r"9{3,}(\.9+)?|1e\+?\d\d|32768|32767|65535|2147483648|2147483647")
+"""Digits of a number that often stands for no value."""
 MOST_VALUES = 64
 """Maximum number of values of a column that may each stand for a class."""
+
+
+class Edge(NamedTuple):
+    """Smallest value of a column, its number of samples, and the next value."""
+
+    value: float = np.inf
+    samples: int = 0
+    following: float = np.inf
+
+    def joined(self, other: "Edge") -> "Edge":
+        """Return the edge of the values of both."""
+        low, high = sorted((self, other))
+        if low.value == high.value:
+            return Edge(low.value, low.samples + high.samples, min(low.following, high.following))
+        return low._replace(following=min(low.following, high.value))
+
+    @staticmethod
+    def of(values: Array) -> "Edge":
+        """Return the edge of values (n,)."""
+        low = float(values.min())
+        others = values[values != low]
+        following = float(others.min()) if len(others) else np.inf
+        return Edge(low, len(values) - len(others), following)
+
+
+NO_EDGE = Edge()
 
 
 @dataclass
@@ -63,6 +95,15 @@ class ColumnFacts:
     """Values of the recording that is read."""
     by_recording: int = 0
     """Sum of the numbers of values of each recording."""
+    levels: set[float] | None = field(default_factory=set)
+    """Values, None if there are more than `MOST_VALUES`."""
+    jumps: set[float] | None = field(default_factory=set)
+    """Differences of neighbouring values that differ, None if there are more than two."""
+    same_time: int = 0
+    """Number of rows with the time of the row before, and of those with its value too."""
+    same_cell: int = 0
+    edges: tuple[Edge, Edge] = (NO_EDGE, NO_EDGE)
+    """Smallest value, and the largest one with another sign."""
     stretches: int = 0
     """Number of stretches of one value, and the samples in them."""
     in_stretches: int = 0
@@ -74,6 +115,14 @@ class ColumnFacts:
         whole = numbers[has_value]
         self.values += len(whole)
         steps = np.diff(whole if np.isnan(previous) else np.concatenate([[previous], whole]))
+        changes = steps[steps != 0]
+        self.levels, self.jumps = (
+            _few(self.levels, whole, MOST_VALUES),
+            _few(self.jumps, changes, 2),
+        )
+        if len(whole):
+            smallest, largest = self.edges
+            self.edges = smallest.joined(Edge.of(whole)), largest.joined(Edge.of(-whole))
         self.up, self.down = self.up + int((steps > 0).sum()), self.down + int((steps < 0).sum())
         if classes is None:
             return
@@ -124,6 +173,62 @@ class ColumnFacts:
             self.varies = True
 
 
+def _few(values: set[float] | None, more: Array, most: int) -> set[float] | None:
+    """Return values with those of an array (n,), None if there are more than `most`."""
+    for part in (more[: 4 * MOST_VALUES], more):
+        values = None if values is None else values | set(np.unique(part).tolist())
+        values = None if values is None or len(values) > most else values
+    return values
+
+
+def counts_anew(devices: Sequence[ColumnFacts]) -> bool:
+    """Return True if a column counts to a power of two, and then begins anew."""
+    if any(facts.jumps is None for facts in devices):
+        return False
+    jumps = sorted(set[float]().union(*(facts.jumps or () for facts in devices)))
+    return len(jumps) == 2 and jumps[1] > 0 and 1 - jumps[0] / jumps[1] in CYCLES
+
+
+def are_of_rows(devices: Sequence[ColumnFacts]) -> bool:
+    """Return True if a column says what the value of a row is of: no two rows of a time alike."""
+    same_time = sum(facts.same_time for facts in devices)
+    few = all(facts.levels is not None and len(facts.levels) != 1 for facts in devices)
+    whole = all(not value % 1 for facts in devices for value in facts.levels or ())
+    return (
+        few
+        and whole
+        and same_time >= sum(facts.count for facts in devices) / 3
+        and not any(facts.same_cell for facts in devices)
+    )
+
+
+def codes_for_nothing(devices: Sequence[ColumnFacts]) -> dict[float, int]:
+    """Return values that may stand for no value, with their numbers of samples.
+
+    Such a value is below or above all others, and far from them: by a multiple of their range, or
+    by less if it is written as such codes are, as -999.
+    """
+    edges = [Edge(), Edge()]
+    for facts in devices:
+        edges = [a.joined(b) for a, b in zip(edges, facts.edges, strict=True)]
+    if sum(facts.values for facts in devices) < FEWEST:
+        return {}
+    low, high = edges
+    codes = dict[float, int]()
+    for sign, edge, other in ((1, low, high), (-1, high, low)):
+        top = -(other.following if _is_code(other.value) else other.value)
+        width, gap = top - edge.following, edge.following - edge.value
+        is_far = 2 * gap > width if _is_code(edge.value) else edge.samples > 2 and gap > 10 * width
+        if width > 0 and is_far:
+            codes[sign * edge.value] = edge.samples
+    return codes
+
+
+def _is_code(value: float) -> bool:
+    """Return True if a number is written as those that stand for no value."""
+    return _CODE.fullmatch(f"{abs(value):.15g}") is not None
+
+
 def constant(devices: Sequence[ColumnFacts]) -> set[float]:
     """Return the values of a column that is constant in each recording, none if it varies."""
     constants = set[float]().union(*(facts.constants for facts in devices))
@@ -145,6 +250,8 @@ def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
         way = "grows" if up > down else "falls"
         what = f"it only {way}" if not min(up, down) else f"it {way} and then begins anew"
         return f"{what}, as a clock or a counter does"
+    if counts_anew(devices):
+        return "it grows and then begins anew, as a counter does"
     if one := constant(devices):
         return (
             "it is constant in each recording" if len(one) > 1 else ONE_VALUE * (len(devices) > 1)

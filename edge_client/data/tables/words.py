@@ -38,6 +38,8 @@ class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Classes of whole recordings, by a pattern of their names, such as ``walk*``."""
     classes: dict[str, str] = {}
     """Other names of classes, by their labels; "" for samples without a label."""
+    missing: tuple[float, ...] = ()
+    """Numbers that stand for no value, such as -9999."""
     person: str = ""
     """Pattern of the names of recordings in which ``{person}`` stands for the person, whose device
     has the recording: ``a*_{person}_t*``; "" if columns and usual names say it."""

@@ -1,0 +1,46 @@
+"""Samples that come twice: rows that repeat others, and files with the same content; pure."""
+
+import numpy as np
+
+from wire.arrays.tensors import Array
+
+MANY = 0.3
+"""Share of a file's rows from which rows that repeat others are no chance."""
+FEWEST_AGAIN = 50
+"""Minimum number of such rows that do not follow the row that they repeat."""
+
+
+def mixed(hashed: Array, numbers: Array) -> Array:
+    """Return numbers (n,) uint64 by which rows with other values mostly differ."""
+    product = hashed * np.uint64(0x9E3779B97F4A7C15)
+    values = numbers.astype(np.float64).view(np.uint64)
+    return np.asarray((product ^ (product >> np.uint64(29))) + values)
+
+
+def new_rows(t: Array, hashed: Array) -> tuple[Array, str]:
+    """Return the rows that do not repeat the row before, all if few do; a remark about the others.
+
+    Args:
+        t: times (n,) of a file's first rows.
+        hashed: number (n,) of each of them by its time and values (`mixed`).
+    """
+    same = t[1:] == t[:-1]
+    repeats = same & (hashed[1:] == hashed[:-1])
+    if repeats.sum() >= max(1, MANY * len(t), 0.99 * same.sum()):
+        share = f"{repeats.mean():.0%} of the rows repeat the row before them, with its time"
+        return np.flatnonzero(np.append(True, ~repeats)), f"{share}, and are left out"
+    num_again = len(hashed) - len(np.unique(hashed))
+    is_again = num_again >= max(FEWEST_AGAIN, MANY * len(t)) and same.sum() < 0.01 * len(t)
+    remark = (
+        f"{num_again} rows have the time and the values of an earlier row, so the same samples are "
+        "for training and for testing. Remove the rows that come again"
+    )
+    return np.arange(len(t)), remark if is_again else ""
+
+
+def copies(name: str, other: str) -> str:
+    """Return the remark about two recordings with the same content."""
+    return (
+        f"{name} and {other} have the same times and values, so the same samples are for training "
+        "and for testing. Remove one of them"
+    )
