@@ -5,6 +5,7 @@ The mistakes are labels of one class, and devices whose numbers are in other uni
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -42,8 +43,7 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
     some = data.some(SAMPLED)
     warnings = [f"data {data.name}: {remark}" for remark in remarks_of(data)]
     if of_classes:
-        warnings += [alike_classes(data), one_class(some), one_part(some), no_label(data)]
-        warnings += [class_for_each(data), no_labelled_window(data)]
+        warnings += [alike_classes(data), few_classes(data), one_part(some), no_label(data)]
     return [text for text in (*warnings, no_steps(some), other_units(some)) if text]
 
 
@@ -158,34 +158,35 @@ def alike_classes(data: FleetData) -> str:
     return ""
 
 
-def class_for_each(data: FleetData) -> str:
-    """Return a warning if each device has one class alone, and mostly another than others."""
-    if data.reading is None or not has_classes(data.sample()[1]) or len(data.classes) < 2:
-        return ""
-    classes = {
-        d: np.unique(np.concatenate([w.train_y, w.test_y])).tolist()
-        for d, w in data.devices.items()
-    }
-    if any(len(each) != 1 for each in classes.values()) or len(classes) < 2:
-        return ""
-    named = [f"{d} has {data.classes[number]}" for d, (number,) in classes.items()]
-    shown = ", ".join(named[:SHOWN])
-    return (
-        f"data {data.name}: each device has one class alone ({shown}). If folders or files are "
-        "classes and not devices, put a column of persons into the recordings, or say where the "
-        f"person is in their names: {add_line(PERSON_LINE)}"
-    )
+def few_classes(data: FleetData) -> str:
+    """Return a warning if windows have no class, one for all, or one for each device, else "".
 
-
-def no_labelled_window(data: FleetData) -> str:
-    """Return a warning if there are classes, and no window has one, else ""."""
-    if data.reading is None or not data.classes:
+    It is empty if labels are not classes.
+    """
+    if not has_classes(data.sample()[1]):
         return ""
-    if any(w.num_train + w.num_test for w in data.devices.values()):
+    classes = {d: np.unique(w.train_y).tolist() for d, w in data.devices.items()}
+    each = {data.classes[number] for numbers in classes.values() for number in numbers}
+    if len(each) == 1:
+        return (
+            f"data {data.name}: all training examples are of class {each.pop()}, so there is "
+            "nothing to learn"
+        )
+    if data.reading is None:
         return ""
+    if data.classes and not any(w.num_train + w.num_test for w in data.devices.values()):
+        return (
+            f"data {data.name}: no window has one of the classes "
+            f"{', '.join(data.classes[:SHOWN])}. Labels from a file beside the samples need times "
+            "by the clock of the samples"
+        )
+    if not each or any(len(numbers) != 1 for numbers in classes.values()):
+        return ""
+    named = (f"{d} has {data.classes[number]}" for d, (number,) in classes.items())
     return (
-        f"data {data.name}: no window has one of the classes {', '.join(data.classes[:SHOWN])}. "
-        "Labels from a file beside the samples need times by the clock of the samples"
+        f"data {data.name}: each device has one class alone ({', '.join(islice(named, SHOWN))}). "
+        "If folders or files are classes and not devices, put a column of persons into the "
+        f"recordings, or say where the person is in their names: {add_line(PERSON_LINE)}"
     )
 
 
@@ -206,24 +207,6 @@ def no_steps(data: FleetData) -> str:
         f"data {data.name}: the {steps} columns of y are taken for the classes of {steps} steps of "
         "a window, and seldom agree, as a class and a person. If they are these, give one column "
         "as y, such as y[:, 0], and the person as subject (in Python owner)"
-    )
-
-
-def one_class(data: FleetData) -> str:
-    """Return a warning if all training examples of a fleet have the same class.
-
-    It is empty otherwise, and if labels are not classes.
-    """
-    if not has_classes(data.sample()[1]):
-        return ""
-    labels = {
-        int(label) for windows in data.devices.values() for label in np.unique(windows.train_y)
-    }
-    if len(labels) != 1:
-        return ""
-    return (
-        f"data {data.name}: all training examples are of class {data.classes[labels.pop()]}, so "
-        "there is nothing to learn"
     )
 
 

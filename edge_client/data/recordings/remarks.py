@@ -21,7 +21,6 @@ BETWEEN = 0.9
 """Share of the changes of a label that begin or end with one class, from which this class is
 between the others."""
 FEWEST_CHANGES = 8
-SHOWN = 3
 
 
 def sensors_apart(scan: FolderScan) -> str:
@@ -46,7 +45,7 @@ def sensors_apart(scan: FolderScan) -> str:
 
 
 def copied(scans: Mapping[str, FolderScan]) -> list[str]:
-    """Return remarks about samples that come twice, in one file or in two."""
+    """Return a remark about samples that come twice, in one file or in two, none without any."""
     remarks, names = list[str](), dict[bytes, tuple[str, str]]()
     for device, scan in scans.items():
         remarks += scan.again
@@ -55,8 +54,8 @@ def copied(scans: Mapping[str, FolderScan]) -> list[str]:
             if other != device:
                 pair = ((first, other), (name, device))
                 remarks.append(copies(*(n if n == d else f"{n} of {d}" for n, d in pair)))
-    more = [f"{len(remarks) - SHOWN} more files have samples that come twice"]
-    return remarks[:SHOWN] + more * (len(remarks) > SHOWN)
+    more = f" (and so in {len(remarks) - 1} more cases)" if len(remarks) > 1 else ""
+    return [remarks[0] + more] if remarks else []
 
 
 def one_hot(scans: Iterable[FolderScan]) -> list[str]:
