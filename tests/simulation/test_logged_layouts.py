@@ -441,6 +441,17 @@ class TestRowsOfSensors:
         put(tmp_path / "a" / "r.csv", [f"t,{name},value,label", *lines])
         assert suggested(tmp_path) == f'columns."{name}" = "left out"'
 
+    @pytest.mark.parametrize(("column", "cells"), [("age", "34 57"), ("gender", "m f")])
+    def test_what_is_of_persons_in_turn_is_no_sensor(
+        self, tmp_path: Path, column: str, cells: str
+    ) -> None:
+        lines = [
+            f"{i // 2 / 50},{'ab'[i % 2]},{cells.split()[i % 2]},{c[0]},walk"
+            for i, c in enumerate(values(2 * COUNT, 1))
+        ]
+        put(tmp_path / "r.csv", [f"t,person,{column},x,label", *lines])
+        assert list(shoal.load(tmp_path).devices) == ["a", "b"]
+
     @pytest.mark.parametrize("period", [1, 2, 50])
     def test_small_whole_numbers_at_rounded_times_are_measured(
         self, tmp_path: Path, period: int

@@ -423,6 +423,7 @@ def _scan_file(
                 tracks_here = tracks_of(part, dividers, number_of_track)
                 tracks.append(tracks_here[: len(t)])
                 hashed = mixed(hashed, tracks_here)
+                same_time = same_time[:0]  # rows of one time are of other persons
         codes = None
         if labels:
             codes = np.full(len(part.lines), NO_LABEL)
