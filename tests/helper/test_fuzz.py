@@ -49,12 +49,17 @@ class Bench:
             self.exchange.upload(device)
         request = self.exchange.request(DEVICES)
         self.payload = encode_request(request, self.exchange.shares(DEVICES), self.sign)
+        self.serve_one()  # that the link is up
+
+    def serve_one(self) -> None:
+        """Let the helper take in one event."""
+        looks = iter([False, True])
+        self.service.run(lambda: next(looks))
 
     def ask(self, payload: bytes) -> list[bytes]:
         """The answers to a payload on the topic of requests."""
         self.link.publish(TOPICS.helper("north", "request"), payload)
-        looks = iter([False, False, True])
-        self.service.run(lambda: next(looks))
+        self.serve_one()
         events = iter(lambda: self.link.receive(timeout_s=0), None)
         return [event.payload for event in events if isinstance(event, Delivery)]
 
