@@ -55,8 +55,9 @@ docs: setup
 native: setup deploy/.debian
 	$(BIN)/python -m host.executorch.build --out build/native
 
-BENCHMARKS := first_light personal candidates native server clustering virtual_time transport export edge curves encodings attackers liars models usual_speed dashboard
+BENCHMARKS := first_light personal candidates native server clustering virtual_time transport export edge curves encodings attackers liars models usual_speed dashboard cpp_client
 bench: setup deploy/.debian
+	@deploy/install-debian libmosquitto-dev nlohmann-json3-dev libssl-dev
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 # Install the tools that check deploy/ (Ansible, Helm's library, hadolint, ...) into a separate environment.
