@@ -2,8 +2,8 @@
 
 The prototype in `benchmarks/cpp_client` carries out plans of training and evaluation on the real
 wire, and is no client: `benchmarks.client_parts` says which parts it lacks. Each client has a fleet
-of its own (`benchmarks.client_campaign`). Clients take turns. Writes ``benchmarks/results/cpp_client.json`` and its section of
-``benchmarks/RESULTS.md``.
+of its own (`benchmarks.client_campaign`). Clients take turns. Writes
+``benchmarks/results/cpp_client.json`` and its section of ``benchmarks/RESULTS.md``.
 """
 
 import argparse
@@ -205,19 +205,19 @@ def text(results: dict[str, Any]) -> str:
         "So besides Debian's libraries, a board needs this program and ExecuTorch's libraries. "
         "`shoal-edge` needs Python and [its packages](#what-the-client-takes-of-a-board). RSS is "
         "nearer to a board of its own than PSS, which divides libraries among a machine's "
-        "processes: here, the broker and the service use some of the same. Of the memory in training, "
-        f"ExecuTorch plans {planned} windows in the two programs' largest batch (`shoal export "
-        "--max-batch`). What the rest consists of was not measured.",
+        "processes: here, the broker and the service use some of the same. Of the memory in "
+        f"training, ExecuTorch plans {planned} windows in the two programs' largest batch (`shoal "
+        "export --max-batch`). What the rest consists of was not measured.",
         time_table(campaigns),
         "A round runs from the plan to the update at the broker. The first one includes the "
         "bundle, the model, their checks and the loading of programs. The processor's time is that "
         "of the whole client, from before the service starts. `shoal-edge` does more in it: it "
         "stores plans, updates and checkpoints, and waits for the disk. The prototype writes "
-        "blobs, programs and its update without waiting. Its batches have another order, so its loss "
-        "differs. The benchmark makes its certificate.",
+        "blobs, programs and its update without waiting. Its batches have another order, so its "
+        "loss differs. The benchmark makes its certificate.",
         "**Estimate of a whole client.** The Kotlin core is the yardstick, because it has all "
-        f"parts below. Without MQTT, for which there is a library, it has {whole:,} lines, and {least:,} "
-        f"without {SECRET}, and {RECORDINGS}. Its tests have "
+        f"parts below. Without MQTT, for which there is a library, it has {whole:,} lines, and "
+        f"{least:,} without {SECRET}, and {RECORDINGS}. Its tests have "
         f"{results['kotlin_test_lines']:,} more. C++ also has no memory safety: an early version "
         "of the prototype crashed at its first plan, over a reference to a temporary value. So a "
         "client needs the vectors of `wire/vectors`, the hostile ones above all, in a build with "

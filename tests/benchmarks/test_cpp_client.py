@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.client_campaign import ROUNDS
 from benchmarks.client_parts import (
     CORE,
     MQTT,
@@ -17,7 +18,7 @@ from benchmarks.client_parts import (
     count_lines,
     lines_of_parts,
 )
-from benchmarks.cpp_client import MAX_BATCH, ROUNDS, main, missing_packages, text
+from benchmarks.cpp_client import MAX_BATCH, main, missing_packages, text
 
 
 def costs(number: int) -> dict[str, object]:
