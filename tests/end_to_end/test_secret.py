@@ -10,17 +10,14 @@ import pytest
 
 from aggregator.fleet.plan import round_seed
 from aggregator.fleet.records import Campaign
-from aggregator.storage.blob_folder import BlobFolder
 from algorithms.core.keys import NEWCOMER
 from helper.storage import HelperFolder
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.secret import carried_out, eavesdrop, holds, needles
-from tests.end_to_end.field import RUN
-from tests.end_to_end.secret_field import SecretField
+from tests.end_to_end.secret_field import SecretField, files_of
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
-from wire.arrays.tensors import OWN_FILES, decode_tensors
 
 
 class Secret(SecretField):
@@ -28,11 +25,7 @@ class Secret(SecretField):
 
     def finds(self, campaign: Campaign, payloads: list[bytes]) -> tuple[bool, bool]:
         """True for each of the last model and the first device's change that is in these bytes."""
-        blobs = BlobFolder(self.folder / "run" / "blobs" / RUN)
-        models = {
-            key: decode_tensors(blobs.get(digest), OWN_FILES)[0]
-            for key, digest in campaign.version.models.items()
-        }
+        models = {key: self.model(campaign, key) for key in campaign.version.models}
         device_id, programs = min(self.data.devices), campaign.version.programs
         seed = round_seed(campaign.settings.seed, 1)
         windows, start = self.data.devices[device_id], models[NEWCOMER]
@@ -47,10 +40,6 @@ def secret(exported: Exported, tmp_path: Path, embedded_broker: EmbeddedBroker) 
     field = Secret(data, exported, tmp_path, embedded_broker.url, epochs=2)
     yield field
     field.stop()
-
-
-def files_of(folder: Path) -> list[bytes]:
-    return [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
 
 
 @pytest.mark.full

@@ -1,18 +1,22 @@
 """Groups from secret sums with real processes and a real broker: those that a simulation finds,
-also if a device and the service are killed meanwhile; a newcomer is told its group."""
+also if a device and the service are killed meanwhile; a newcomer is told its group, and nobody has
+a device's survey."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from aggregator.fleet.records import Campaign
+from algorithms.algorithm import SURVEY
 from helper.storage import HelperFolder
 from simulation.datasets.windows import FleetData, select_devices
 from simulation.local.broker import EmbeddedBroker
+from simulation.local.secret import carried_out, eavesdrop, holds, needles
 from simulation.settings import SimulationSettings
 from simulation.simulate import simulate
 from tests.end_to_end.field import groups
-from tests.end_to_end.secret_field import SecretField
+from tests.end_to_end.secret_field import SecretField, files_of
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
 from tests.support.waiting import wait_until
@@ -41,6 +45,19 @@ def secret(
     field.stop()
 
 
+def nobody_has_the_survey_of(
+    secret: SecretField, campaign: Campaign, device_id: str, payloads: list[bytes]
+) -> None:
+    """Check that no party has stored the survey of a device, and no packet had it."""
+    model, windows = secret.model(campaign, "initial"), secret.data.devices[device_id]
+    survey = carried_out(secret.exported.bundle, model, windows, device_id, (SURVEY,), 0).tensors
+    pieces = needles(survey)
+    assert holds([each.tobytes() for each in survey.values()], pieces)
+    assert not holds(payloads, pieces)
+    assert not holds(files_of(secret.folder / "run"), pieces)
+    assert not holds(files_of(secret.folder / "parties"), pieces)
+
+
 @pytest.mark.full
 def test_the_groups_are_those_of_a_simulation_whoever_is_killed(
     secret: SecretField, data: FleetData
@@ -50,7 +67,7 @@ def test_the_groups_are_those_of_a_simulation_whoever_is_killed(
     expected = simulate(early, settings).records[-1].groups
     parties = secret.begin()
     secret.data = early
-    with parties, secret.edges() as edges:
+    with parties, eavesdrop(secret.broker_url) as payloads, secret.edges() as edges:
         secret.serve_rounds()
         secret.wait(lambda run: run["phase"] == "preparing" and run["received"])
         edges.processes["d3"].kill()
@@ -68,6 +85,7 @@ def test_the_groups_are_those_of_a_simulation_whoever_is_killed(
         for name in parties.names:
             ledger = HelperFolder(parties.folder_of(name)).ledger
             assert ledger.parts == {frozenset(devices) for devices in sides.values()}
+        nobody_has_the_survey_of(secret, campaign, "d0", payloads)
         edges.data = data
         edges.start(NEWCOMER)
         found = wait_until(lambda: groups(secret.campaign()).get(NEWCOMER), 60.0)

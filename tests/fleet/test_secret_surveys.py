@@ -316,6 +316,7 @@ class TestNewcomers:
         world.do_all()
         assert run(world).members["1-x"].group == "1"
         assert not world.clients["1-x"].plan
+        assert world.clients["1-x"].model == run(world).models["1"]
 
     def test_they_need_not_tell_anything_if_there_is_one_group(self) -> None:
         world = Survey(*named("0", 12), rounds=4)
