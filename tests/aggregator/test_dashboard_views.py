@@ -557,6 +557,11 @@ class TestAccuracy:
         means = {group.number: (group.accuracy.mean, group.loss) for group in page.groups}
         assert (means[0], means[1]) == ((0.5, 1.0), (0.75, 0.5))
         assert all(device.accuracy is None for device in page.devices)
+        noised = {"devices": 100, "groups": {"0": {}, "1": {}}}
+        record = replace(last, evaluated={}, notes={SUMMED: noised})
+        page = accuracy_page(made.view, "autumn", record, "", "worst", 1)
+        assert (page.overall.mean, page.loss) == (None, None), "with noise nothing is known"
+        assert {group.accuracy.mean for group in page.groups} == {None}
 
     def test_before_anybody_has_told_anything_there_is_a_page_too(
         self, made: MadeUpService

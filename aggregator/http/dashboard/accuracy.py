@@ -157,7 +157,7 @@ def accuracy_page(
     overall, loss = measured(every)
     summed = record.notes.get(SUMMED) if record is not None else None
     if record is not None and summed:
-        overall, loss = spread_of(record), summed["loss"]
+        overall, loss = spread_of(record), summed.get("loss")
     by_group = {int(g): means for g, means in summed["groups"].items()} if summed else {}
 
     def of_group(group: int | None) -> GroupAccuracy:
@@ -165,7 +165,7 @@ def accuracy_page(
         accuracy, loss = measured(members[group])
         if group in by_group:
             means = by_group[group]
-            accuracy, loss = Spread(means["accuracy"], None, None, None), means["loss"]
+            accuracy, loss = Spread(means.get("accuracy"), None, None, None), means.get("loss")
         return GroupAccuracy(group, len(members[group]), accuracy, loss)
 
     return AccuracyPage(
