@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helper.core.ledger import SetRefused
-from helper.core.sums import Rules, agreement, all_agree, check_set, sum_masks
+from helper.core.sums import (
+    Rules,
+    agreement,
+    all_agree,
+    check_set,
+    share_check,
+    sum_masks,
+    unusable_in,
+)
 from helper.metrics import HelperMetrics
 from helper.storage import HelperFolder
 from host.files import file_error
@@ -112,7 +120,16 @@ class HelperService:
     def _answer(self, request: SumRequest, shares: Shares) -> tuple[Answer, bytes]:
         devices = read_devices(self.roster, self.folder.identity.fleet, self.trusted)
         rules = Rules(self.folder.key, devices, self.min_sum)
+        if request.check and (unusable := unusable_in(request, shares, rules)):
+            log.warning(
+                "Shares not usable: question=%s devices=%s",
+                request.question.digest[:12],
+                ", ".join(unusable),
+            )
+            return share_check(request, rules, unusable), b""
         members = check_set(request, shares, self.folder.ledger, rules)
+        if request.check:
+            return share_check(request, rules), b""
         may_open = all_agree(request, rules)
         if members is not None:
             self.folder.agree(

@@ -72,10 +72,15 @@ def aggregate_sums(
         seed = round_seed(settings.seed, campaign.round)
         state, grouped = apply_sums(algorithm, state, groups, seed, work_of(settings))
         means = measured_in(list(groups.values()))
-        count = sum(len(group.device_ids) for group in groups.values())
+        summed = {device_id for group in groups.values() for device_id in group.device_ids}
         accuracy = means.get("accuracy")
         notes = round_notes(state, grouped) | rate_noted(settings, campaign.version.programs)
-        notes |= {SUMMED: {"devices": count} | means | {"groups": _by_group(state, groups)}}
+        left_out = sorted(set(campaign.updates) - summed)
+        notes |= {
+            SUMMED: {"devices": len(summed), "left_out": left_out}
+            | means
+            | {"groups": _by_group(state, groups)}
+        }
     stored = store_state(campaign.next_settings, algorithm, state, blobs)
     return Aggregated(
         at_s=clock(),

@@ -20,6 +20,7 @@ from wire.secret.messages import (
     Agreement,
     Answer,
     MaskSums,
+    ShareCheck,
     SumRefusal,
     SumRequest,
     digest_of,
@@ -41,6 +42,8 @@ class SecretSum(msgspec.Struct, frozen=True):
     """Devices of the set."""
     asked_s: float = 0.0
     """Time at which helpers were last asked; 0 if they are to be asked at once."""
+    checks: dict[Digest, tuple[Name, ...]] = {}
+    """Devices whose shares a helper cannot use, by helper that has checked the set."""
     agreements: dict[Digest, tuple[Agreement, str]] = {}
     """Signed agreements by helper."""
     masks: dict[Digest, Digest] = {}
@@ -65,9 +68,20 @@ class SecretSum(msgspec.Struct, frozen=True):
         return "opened" if len(self.masks) == len(self.question.helpers) else "opening"
 
     @property
-    def refused(self) -> bool:
-        """True if no helper has agreed to the set: it counts in no later sum."""
-        return self.refusals.keys() >= set(self.question.helpers) and not self.agreements
+    def unusable(self) -> frozenset[Name]:
+        """Devices whose shares a helper cannot use."""
+        return frozenset().union(*self.checks.values())
+
+    @property
+    def checked(self) -> bool:
+        """True if all helpers have checked the set, and can use every share."""
+        return len(self.checks) == len(self.question.helpers) and not self.unusable
+
+    @property
+    def agreed_by_nobody(self) -> bool:
+        """True if no helper can have agreed to the set: it counts in no later sum."""
+        asked = self.checked and not self.refusals.keys() >= set(self.question.helpers)
+        return not self.agreements and not asked
 
     @property
     def agreed(self) -> bool:
@@ -86,6 +100,10 @@ def on_answer(secret: SecretSum, answer: Answer, signature: str, blob: str = "")
     if secret.stage == "opened" or helper not in secret.question.helpers:
         return secret
     match answer:
+        case ShareCheck(question=question, set=members, unusable=unusable):
+            if (question, members) == (secret.question.digest, secret.set):
+                after = replace(secret, checks={**secret.checks, helper: unusable})
+                return replace(after, asked_s=0.0) if after.checked > secret.checked else after
         case Agreement(question=question, set=members):
             if (question, members) == (secret.question.digest, secret.set):
                 agreements = {**secret.agreements, helper: (answer, signature)}
@@ -119,9 +137,12 @@ def requests_of(
         tuple(keys[helper] for helper in question.helpers),
         seal_to,
         agreements if secret.agreed else (),  # else the last one would open without its agreement
+        check=not secret.checked,
     )
     waiting = set(question.helpers) - secret.masks.keys() - secret.refusals.keys()
-    if not secret.agreed:
+    if not secret.checked:
+        waiting -= secret.checks.keys()
+    elif not secret.agreed:
         waiting -= secret.agreements.keys()
     return {helper: request for helper in question.helpers if helper in waiting}
 

@@ -10,8 +10,9 @@ outside of rounds, as newcomers do later.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial, reduce
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -138,12 +139,7 @@ def close_if_due(turn: Turn, campaign: Campaign) -> bool:
         for key, devices in answered.items()
         if devices and (devices == campaign.cohorts[key] or not campaign.version.has_cells)
     }
-    few = sum(map(len, sets.values())) < max(1, _min_devices(campaign))
-    if (
-        few
-        or len(sets) < _least_sums(campaign)
-        or obstacle(sets.values(), _cells(turn), _least(turn, campaign))
-    ):
+    if _lacks(turn, campaign, [*sets.values()]):
         return False
     closed = {
         key: SecretSum(
@@ -158,9 +154,9 @@ def close_if_due(turn: Turn, campaign: Campaign) -> bool:
 def cells_after(campaign: Campaign) -> tuple[tuple[str, ...], ...]:
     """Return the parts into which the sets of a campaign cut the devices, with its present set.
 
-    A set that every helper has refused is in none of their ledgers.
+    A set that no helper has been asked to agree to, or that all have refused, is in no ledger.
     """
-    sets = [secret.devices for secret in campaign.sums.values() if not secret.refused]
+    sets = [secret.devices for secret in campaign.sums.values() if not secret.agreed_by_nobody]
     if not sets:
         return campaign.cells
     parts = reduce(cut, sets, frozenset(map(frozenset, campaign.cells)))
@@ -185,7 +181,14 @@ def waited_for(campaign: Campaign) -> str:
         helper
         for secret in campaign.sums.values()
         for helper in secret.question.helpers
-        if helper not in (secret.masks if secret.agreed else secret.agreements)
+        if helper
+        not in (
+            secret.masks
+            if secret.agreed
+            else secret.agreements
+            if secret.checked
+            else secret.checks
+        )
     }
     return ", ".join(each.name for each in campaign.settings.helpers if each.digest in missing)
 
@@ -223,7 +226,45 @@ def answered(turn: Turn, event: SumAnswered) -> None:
     campaign = turn.campaigns.get(event.campaign)
     if campaign is not None:
         answer = (event.answer, event.signature, event.blob)
-        _put(turn, campaign, {k: on_answer(each, *answer) for k, each in campaign.sums.items()})
+        sums = {k: on_answer(each, *answer) for k, each in campaign.sums.items()}
+        _put(turn, campaign, _of_usable_shares(turn, campaign, sums))
+
+
+def _of_usable_shares(
+    turn: Turn, campaign: Campaign, sums: dict[str, SecretSum]
+) -> dict[str, SecretSum]:
+    """Return sums of which each is over the devices whose shares all helpers can use.
+
+    No helper has agreed to a set with another device. If helpers would not open the others alone,
+    the sum has a problem.
+    """
+    after = dict(sums)
+    for key, secret in sums.items():
+        if not secret.unusable or len(secret.checks) < len(secret.question.helpers):
+            continue
+        devices = tuple(d for d in secret.devices if d not in secret.unusable)
+        checks: dict[str, tuple[str, ...]] = dict.fromkeys(secret.checks, ())
+        others = {k: each for k, each in after.items() if k != key}
+        if not campaign.version.has_cells:
+            members = set_of(campaign.updates[d].share for d in devices)
+            others[key] = SecretSum(secret.question, members, devices, checks=checks)
+        if _lacks(turn, campaign, [each.devices for each in others.values()]):
+            named = shortened(secret.unusable)
+            after[key] = replace(
+                secret, problem=f"untrusted: helpers cannot use the shares of {named}"
+            )
+        else:
+            after = others
+    return after
+
+
+def _lacks(turn: Turn, campaign: Campaign, sets: Sequence[tuple[str, ...]]) -> bool:
+    """Return True if a round cannot be over these sets, or helpers would not open them."""
+    few = sum(map(len, sets)) < max(1, _min_devices(campaign))
+    others = (cells_after(each) for each in turn.campaigns.values() if each.name != campaign.name)
+    parts = reduce(cut, chain(campaign.cells, *others), frozenset[frozenset[str]]())
+    least = _least(turn, campaign)
+    return few or len(sets) < _least_sums(campaign) or bool(obstacle(sets, parts, least))
 
 
 def failed(turn: Turn, event: SumFailed) -> None:

@@ -14,6 +14,7 @@ from wire.secret.masks import SEED_BYTES, mask
 from wire.secret.messages import (
     Agreement,
     MaskSums,
+    ShareCheck,
     Shares,
     SumRequest,
     check_signature,
@@ -40,6 +41,13 @@ class Rules:
         return key_digest(self.key.public_key())
 
 
+def unusable_in(request: SumRequest, shares: Shares, rules: Rules) -> tuple[str, ...]:
+    """Return the devices of a set whose shares are not what they should have sent, sorted."""
+    return tuple(
+        sorted({share.device_id for share, s in shares if _problem(request, share, s, rules)})
+    )
+
+
 def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules) -> Set[str] | None:
     """Return the devices of a set to agree to, or None if the helper has agreed to it before.
 
@@ -59,20 +67,27 @@ def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules)
     for share, signature in shares:
         if share.question != question.digest:
             raise SetRefused(f"wrong-question: device {share.device_id} answered another question")
-        if share.device_id not in rules.devices:
-            raise SetRefused(f"unknown-device: {share.device_id} is not in the roster")
         if share.device_id in devices:
             raise SetRefused(f"opened-before: device {share.device_id} is in the set twice")
-        try:
-            check_signature(rules.devices[share.device_id], signature, share)
-            _seeds(request, share, rules)  # else a set that nobody can open uses up the question
-        except Untrusted as error:
-            raise SetRefused(f"untrusted: device {share.device_id}: {error}") from None
+        if problem := _problem(request, share, signature, rules):
+            raise SetRefused(problem)
         devices.add(share.device_id)
     if len(devices) > question.most:
         raise SetRefused(f"too-many: {len(devices)} devices, at most {question.most} can be summed")
     least = max(rules.min_sum, question.min_sum)
     return None if ledger.check(question.digest, request.set, devices, least) else devices
+
+
+def _problem(request: SumRequest, share: Share, signature: str, rules: Rules) -> str:
+    """Return the reason that a device's share cannot be used; empty if it can."""
+    if share.device_id not in rules.devices:
+        return f"unknown-device: {share.device_id} is not in the roster"
+    try:
+        check_signature(rules.devices[share.device_id], signature, share)
+        _seeds(request, share, rules)  # else a set that nobody can open uses up the question
+    except Untrusted as error:
+        return f"untrusted: device {share.device_id}: {error}"
+    return ""
 
 
 def all_agree(request: SumRequest, rules: Rules) -> bool:
@@ -133,3 +148,8 @@ def _seeds(request: SumRequest, share: Share, rules: Rules) -> list[bytes]:
 def agreement(request: SumRequest, rules: Rules) -> Agreement:
     """Return this helper's agreement to the set of a request."""
     return Agreement(rules.name, request.question.digest, request.set)
+
+
+def share_check(request: SumRequest, rules: Rules, unusable: tuple[str, ...] = ()) -> ShareCheck:
+    """Return this helper's check of the set of a request."""
+    return ShareCheck(rules.name, request.question.digest, request.set, unusable)

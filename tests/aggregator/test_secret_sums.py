@@ -26,8 +26,15 @@ from aggregator.service.start import MOST_CHANNELS, check_surveyed
 from algorithms.algorithm import SURVEY
 from algorithms.composition import read_algorithm
 from helper.core.ledger import Ledger, SetRefused
-from helper.core.sums import agreement, all_agree, check_set, sum_masks
-from tests.helper.exchange import AGGREGATOR_KEY, DEVICES, Exchange
+from helper.core.sums import (
+    agreement,
+    all_agree,
+    check_set,
+    share_check,
+    sum_masks,
+    unusable_in,
+)
+from tests.helper.exchange import AGGREGATOR_KEY, DEVICES, KEYS, Exchange
 from tests.support.settings import SETTINGS
 from wire.arrays.tensors import Tensors
 from wire.codec import digest, encode
@@ -38,6 +45,7 @@ from wire.secret.messages import (
     Agreement,
     Answer,
     MaskSums,
+    ShareCheck,
     Shares,
     SumRefusal,
     SumRequest,
@@ -93,7 +101,14 @@ class World:
         answer: Answer
         blob = ""
         try:
+            unusable = unusable_in(request, shares, rules) if request.check else ()
+            if unusable:
+                answer = share_check(request, rules, unusable)
+                return answer, sign(exchange.keys[number], answer), ""
             members = check_set(request, shares, exchange.ledgers[number], rules)
+            if request.check:
+                answer = share_check(request, rules)
+                return answer, sign(exchange.keys[number], answer), ""
             may_open = all_agree(request, rules)
             if members is not None:
                 ledger = exchange.ledgers[number]
@@ -164,20 +179,37 @@ class TestStages:
     def test_helpers_that_answer_one_after_the_other_open_the_set(self, num_helpers: int) -> None:
         world = World(num_helpers)
         world.close()
-        for _ in range(2 * num_helpers):
+        for _ in range(3 * num_helpers):
             if requests := world.requests():
                 helper = next(iter(requests))
                 world.sum = on_answer(world.sum, *world.serve(helper, requests[helper]))
         assert world.sum.stage == "opened"
 
-    def test_helpers_are_asked_again_at_once_when_the_last_one_has_agreed(self) -> None:
+    def test_helpers_are_asked_again_at_once_when_the_last_one_has_checked_or_agreed(self) -> None:
         world = World()
         world.close()
+        for is_done in (lambda: world.sum.checked, lambda: world.sum.agreed):
+            for helper, request in world.requests().items():
+                assert request.check is not world.sum.checked
+                world.sum = msgspec.structs.replace(world.sum, asked_s=50.0)
+                world.sum = on_answer(world.sum, *world.serve(helper, request))
+                assert world.sum.asked_s == (0.0 if is_done() else 50.0)
+            assert is_done()
+
+    def test_no_helper_agrees_to_a_set_with_a_share_that_one_of_them_cannot_use(self) -> None:
+        world = World()
+        world.exchange.upload("d1")
+        share, _, values = world.exchange.uploads["d1"]
+        forged = msgspec.structs.replace(share, sealed=(b"none", *share.sealed[1:]))
+        world.exchange.uploads["d1"] = forged, sign(KEYS["d1"], forged), values
+        world.close()
         for helper, request in world.requests().items():
-            world.sum = msgspec.structs.replace(world.sum, asked_s=50.0)
             world.sum = on_answer(world.sum, *world.serve(helper, request))
-            assert world.sum.asked_s == (0.0 if world.sum.agreed else 50.0)
-        assert world.sum.agreed
+        assert world.sum.unusable == {"d1"}
+        assert not world.sum.checked
+        assert world.sum.agreed_by_nobody
+        assert world.requests() == {}
+        assert all(not ledger.sets for ledger in world.exchange.ledgers)
 
     @pytest.mark.parametrize(("num_helpers", "refusing"), [(1, 1), (2, 1), (3, 1), (4, 1)])
     def test_a_question_fails_at_the_first_refusal(self, num_helpers: int, refusing: int) -> None:
@@ -202,7 +234,7 @@ class TestStages:
                 assert on_answer(world.sum, *answer) == world.sum
                 other.sum = on_answer(other.sum, *answer)
                 kinds.add(type(answer[0]))
-        assert kinds == {Agreement, MaskSums}
+        assert kinds == {ShareCheck, Agreement, MaskSums}
         refusal = SumRefusal("f" * 64, world.sum.question.digest, "too-few")
         assert on_answer(world.sum, refusal, "") == world.sum
 

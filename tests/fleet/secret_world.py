@@ -17,7 +17,7 @@ from tests.fleet.cases import all_work, run
 from tests.fleet.world import Client, World, asks_for_sum, digest_of
 from wire.identity.certificates import new_tls_key, write_public_key
 from wire.messages import Mask
-from wire.secret.messages import Agreement, Answer, MaskSums, SumRefusal
+from wire.secret.messages import Agreement, Answer, MaskSums, ShareCheck, SumRefusal
 from wire.secret.named_keys import NamedKey
 from wire.secret.question import Part, SumQuestion
 
@@ -38,6 +38,8 @@ class Secret(World):
         """Helpers that do not answer."""
         self.refusal = ""
         """Problem for which every helper refuses any set."""
+        self.unusable = set[str]()
+        """Devices that have sealed wrong seeds to the first helper."""
         self.asked: list[SumQuestion] = []
         """Questions of the plans, in order."""
         for device_id in device_ids:
@@ -55,7 +57,8 @@ class Secret(World):
         campaign = self.fleet.campaigns[command.campaign]
         assert sums.stage_of(campaign) == "opened"
         devices = sorted(d for secret in campaign.sums.values() for d in secret.devices)
-        assert devices == sorted(campaign.updates) or campaign.version.has_cells
+        left_out = set(campaign.updates) - set(devices)
+        assert left_out <= self.unusable or campaign.version.has_cells
         models = {"initial": digest_of("first"), "0": digest_of(f"model{command.round}")}
         version = replace(campaign.version, round=command.round, models=models, newcomers="0")
         groups = {d: "0" for d in devices if self.group(campaign, d) != "0"}
@@ -110,25 +113,40 @@ class Secret(World):
             try:
                 if self.refusal:
                     raise SetRefused(self.refusal)
+                if request.check and (unusable := self.unusable_to(helper) & set(secret.devices)):
+                    check = ShareCheck(
+                        helper, question.digest, request.set, tuple(sorted(unusable))
+                    )
+                    self.tell(check)
+                    continue
                 known_set = ledger.check(
                     question.digest, request.set, set(secret.devices), question.min_sum
                 )
-                if not known_set:
+                if not known_set and not request.check:
                     self.ledgers[helper] = ledger.after(
                         question.digest, request.set, secret.devices
                     )
-                if request.agreements:
+                if request.check:
+                    answer = ShareCheck(helper, question.digest, request.set, ())
+                elif request.agreements:
                     answer = MaskSums(helper, request.set, {})
                 else:
                     answer = Agreement(helper, question.digest, request.set)
             except SetRefused as error:
                 answer = SumRefusal(helper, question.digest, str(error))
-            blob = digest_of(f"masks{helper[:4]}") if isinstance(answer, MaskSums) else ""
-            self.feed(
-                e.SumAnswered(
-                    at_s=self.now_s, campaign="run", answer=answer, signature="", blob=blob
-                )
-            )
+            self.tell(answer)
+
+    def unusable_to(self, helper: str) -> set[str]:
+        """The devices whose shares a helper cannot use."""
+        return self.unusable if helper == HELPERS[0].digest else set()
+
+    def tell(self, answer: Answer) -> None:
+        """Let the service take in an answer of a helper."""
+        blob = digest_of(f"masks{answer.helper[:4]}") if isinstance(answer, MaskSums) else ""
+        event = e.SumAnswered(
+            at_s=self.now_s, campaign="run", answer=answer, signature="", blob=blob
+        )
+        self.feed(event)
 
     def do_all(self, *device_ids: str) -> None:
         """Let these devices, or all, do their work until nobody has any."""

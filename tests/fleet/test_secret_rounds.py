@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from aggregator.core.pool import DevicePool
 from aggregator.fleet import events as e
+from aggregator.fleet import sums
 from aggregator.fleet.step import step
 from algorithms.core.keys import NEWCOMER
 from tests.fleet.cases import all_work, asked, direct, run
@@ -145,6 +146,27 @@ class TestHelpers:
         assert run(world).phase == "finished", (world.lack, run(world).cells, run(world).sums)
         assert "d7" not in run(world).cells[0]
 
+    def test_a_device_whose_share_a_helper_cannot_use_is_left_out_before_any_agrees(self) -> None:
+        world = Secret(*TEN, rounds=3)
+        world.unusable = {"d7"}
+        world.do_all()
+        assert run(world).phase == "finished", world.lack
+        assert run(world).cells == (tuple(d for d in TEN if d != "d7"),)
+        assert [question.most for question in world.asked] == [10, 9, 9], "it waits for others"
+
+    def test_one_that_was_in_earlier_sums_is_named(self) -> None:
+        world = Secret(*TEN, rounds=3)
+        all_work(world)
+        world.unusable = {"d7"}
+        world.do_all()
+        assert run(world).paused
+        assert "untrusted: helpers cannot use the shares of d7" in world.lack
+        world.unusable.clear()
+        world.now_s += 1.0
+        direct(world, "resume")
+        world.do_all()
+        assert run(world).phase == "finished"
+
     def test_a_sum_that_cannot_be_used_pauses_the_campaign(self) -> None:
         world = Secret(*TEN, rounds=1)
         world.down = {HELPERS[0].digest}
@@ -162,8 +184,12 @@ class TestHelpers:
         self,
     ) -> None:
         world = Secret(*TEN, rounds=1)
-        world.down = {HELPERS[0].digest}
-        world.do_all()
+        while not any(ledger.sets for ledger in world.ledgers.values()):
+            world.carry_out(1)
+            for device_id in TEN:
+                world.work(device_id)
+            if sums.stage_of(run(world)) == "opening":
+                world.down = {HELPERS[0].digest} if run(world).sums[NEWCOMER].checked else set()
         world.leave("d4", withdrawn=True)
         assert (run(world).phase, run(world).attempt) == ("waiting", 1)
         world.down.clear()
@@ -171,6 +197,16 @@ class TestHelpers:
         assert "1 that helpers open no sum without" in world.lack, (
             "two helpers have agreed to the set"
         )
+
+    def test_one_who_withdraws_before_a_helper_has_agreed_is_missed_by_no_sum(self) -> None:
+        world = Secret(*TEN, rounds=1)
+        world.down = {HELPERS[0].digest}
+        world.do_all()
+        world.leave("d4", withdrawn=True)
+        world.down.clear()
+        world.do_all()
+        assert run(world).phase == "finished"
+        assert "d4" not in run(world).cells[0]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -27,7 +27,7 @@ from wire.identity.keys import new_key, public_pem
 from wire.identity.signed import Signer, vouch
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
-from wire.secret.messages import Agreement, Agreements, MaskSums, SumRefusal, SumRequest
+from wire.secret.messages import Agreement, Agreements, MaskSums, ShareCheck, SumRefusal, SumRequest
 from wire.secret.payloads import decode_answer, encode_request, read_sums, unseal_sums
 from wire.secret.roster import sign_roster
 from wire.topics import Topics
@@ -270,6 +270,15 @@ def test_a_helper_ignores_what_is_no_request_of_its_aggregator(
     wait_until(lambda: "Request ignored" in helpers.log("north"))
     assert helpers.ledger("north") == empty
     assert helpers.agreement(0)[0].helper == helpers.exchange.question.helpers[0]
+
+
+def test_a_check_leaves_nothing_in_the_ledger(helpers: Helpers) -> None:
+    request = msgspec.structs.replace(helpers.exchange.request(DEVICES), check=True)
+    payload = encode_request(request, helpers.exchange.shares(DEVICES), helpers.sign)
+    for number in range(3):
+        assert helpers.ask(number, payload, ShareCheck)[0].unusable == ()
+    for name in NAMES:
+        assert helpers.ledger(name).count(b"\n") == 1, "the line that names the helper"
 
 
 def test_an_answer_that_the_broker_does_not_take_is_refused(helpers: Helpers) -> None:

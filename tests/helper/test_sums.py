@@ -9,7 +9,7 @@ import pytest
 from aggregator.core.sums import SumMismatch, opened
 from edge_client.core.sums import Declined, SecretPolicy, answer
 from helper.core.ledger import Ledger, SetRefused
-from helper.core.sums import all_agree, check_set
+from helper.core.sums import all_agree, check_set, unusable_in
 from tests.helper.exchange import DEVICES, DRAWS, HELPER_KEYS, KEYS, Exchange
 from wire.errors import Untrusted
 from wire.identity.certificates import new_tls_key
@@ -129,6 +129,22 @@ class TestHelper:
         with pytest.raises(SetRefused, match=f"untrusted: device d1: {reason}"):
             exchange.agree(0, DEVICES)
         assert exchange.agree(0, ["d0", *DEVICES[2:]])
+
+    def test_a_check_names_every_share_that_cannot_be_used_and_agrees_to_nothing(
+        self, exchange: Exchange
+    ) -> None:
+        share, signature, values = exchange.uploads["d1"]
+        forged = msgspec.structs.replace(share, sealed=(b"none", *share.sealed[1:]))
+        exchange.uploads["d1"] = forged, sign(KEYS["d1"], forged), values
+        exchange.uploads["x1"] = (
+            msgspec.structs.replace(share, device_id="x1"),
+            signature,
+            values,
+        )
+        devices = [*DEVICES, "x1"]
+        request, shares = exchange.request(devices), exchange.shares(devices)
+        assert unusable_in(request, shares, exchange.rules(0)) == ("d1", "x1")
+        assert unusable_in(request, shares, exchange.rules(1)) == ("x1",), "it can unseal d1's"
 
     def test_a_made_up_device_is_refused(self, exchange: Exchange) -> None:
         share, _, values = exchange.uploads["d1"]

@@ -13,7 +13,7 @@ import numpy as np
 from wire.arrays.tensors import Tensors
 from wire.codec import digest, encode
 from wire.errors import Untrusted
-from wire.fields import Digest, Text
+from wire.fields import Digest, Name, Text
 from wire.identity.certificates import TlsKey, TlsPublicKey, has_signed, sign_text
 from wire.secret.question import MOST_HELPERS, Part, Share, SumQuestion
 from wire.verbs import Mask, Verb
@@ -22,6 +22,18 @@ ACCURACY, LOSS = "accuracy", "loss"
 """Names of the parts that have the accuracy and the mean loss of the received model."""
 SCALARS = {ACCURACY: Part(1, 1.0), LOSS: Part(1, 16.0)}
 """These parts. With other clips, sums over the same devices would tell single values."""
+
+
+class ShareCheck(msgspec.Struct, frozen=True, tag="share-check"):
+    """Helper to aggregator: the devices of a set whose shares it cannot use. It agrees to nothing.
+
+    The set is left as it was if there are none.
+    """
+
+    helper: Digest
+    question: Digest
+    set: Digest
+    unusable: tuple[Name, ...]
 
 
 class Agreement(msgspec.Struct, frozen=True, tag="agreement"):
@@ -61,14 +73,15 @@ Agreements = tuple[tuple[Agreement, str], ...]
 """Agreements of helpers, with their signatures."""
 
 
-Answer = Agreement | MaskSums | SumRefusal
+Answer = ShareCheck | Agreement | MaskSums | SumRefusal
 """Answers of a helper."""
 
 
 class SumRequest(msgspec.Struct, frozen=True, tag="sum-request"):
     """Aggregator to helper, signed: request to open the sum over a set of uploads.
 
-    The helper agrees to the set. If all helpers have agreed, it opens its sums of masks.
+    The helper checks the set if `check` is True. Otherwise it agrees to the set, and if all helpers
+    have agreed, it opens its sums of masks.
     The shares of the set follow after a line feed. `keys` are the helpers' public keys (DER), in
     the order of the question. `seal_to` is the aggregator's key (DER), to which sums are sealed.
     """
@@ -78,6 +91,7 @@ class SumRequest(msgspec.Struct, frozen=True, tag="sum-request"):
     keys: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=MOST_HELPERS)]
     seal_to: bytes
     agreements: Annotated[Agreements, msgspec.Meta(max_length=MOST_HELPERS)] = ()
+    check: bool = False
 
 
 def about_of(bundle: Digest, model: Digest, verbs: Sequence[Verb]) -> Digest:
