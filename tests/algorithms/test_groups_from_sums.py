@@ -206,6 +206,23 @@ class TestTree:
         assert not untold(tree)
         assert tree.groups == told
 
+    @pytest.mark.parametrize("lie", [-25.0, 1.0, 2.0**30])
+    def test_counts_that_no_devices_can_have_split_nothing(
+        self, lie: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A device whose masks are not those of its seeds makes a sum of any integers."""
+        exact = Survey.sums
+
+        def sums(survey: Survey, exchange: SurveySum, devices: tuple[str, ...]) -> Tensors:
+            sums = exact(survey, exchange, devices)
+            if exchange.kind == "density":
+                sums["bins"][0] += lie
+            return sums
+
+        monkeypatch.setattr(Survey, "sums", sums)
+        survey = Survey(fleet(24, 4.0))
+        assert set(survey.tree.groups.values()) == {"0"}
+
     def test_nothing_is_split_deeper_than_devices_tell(self) -> None:
         survey = Survey(fleet(24, 4.0))
         deep = "0" * MOST_DEPTH

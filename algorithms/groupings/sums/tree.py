@@ -202,7 +202,7 @@ def after_sums(
     if exchange.kind == "moments":
         node = _moments(sums, len(devices))
     else:
-        node = _tested(node, exchange, sums, min_sum)
+        node = _tested(node, exchange, sums, len(devices), min_sum)
     return replace(tree, nodes={**tree.nodes, exchange.node: node})
 
 
@@ -255,8 +255,12 @@ def _view(covariance: Matrix, mean: Array, view: slice) -> ViewAxes:
     )
 
 
-def _tested(node: TreeNode, exchange: SurveySum, sums: Tensors, min_sum: int) -> TreeNode:
+def _tested(
+    node: TreeNode, exchange: SurveySum, sums: Tensors, count: int, min_sum: int
+) -> TreeNode:
     bins = np.rint(sums["bins"]).astype(np.int64).reshape(-1, BINS)
+    if (bins < 0).any() or (bins.sum(1) != count).any():  # a device lies, so nothing is known
+        return replace(node, tested=True)
     cuts: list[tuple[AxisCut, Axis]] = []
     for view in node.views:
         rows, bins = bins[: len(view.axes)], bins[len(view.axes) :]
