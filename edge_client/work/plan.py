@@ -35,7 +35,16 @@ from wire.bundle import Bundle, check_version, unpack
 from wire.codec import LARGEST_SUM, encode_update
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.identity.keys import PublicKey
-from wire.messages import DeclineReason, Evaluate, Metrics, Plan, Policy, Update
+from wire.messages import (
+    DeclineReason,
+    Evaluate,
+    Metrics,
+    Plan,
+    Policy,
+    SurveySum,
+    TellGroup,
+    Update,
+)
 from wire.secret.question import SignedShare
 
 if TYPE_CHECKING:
@@ -178,6 +187,8 @@ class PlanWork:
             self._memory.save(session)
             self._open(plan)
             masks, survey = mask_of(plan) is not None, surveying(plan)
+            if survey is not None:
+                self._bind(plan, survey)  # else one that declines could be asked about every plane
             always = masks and survey is None
             result = self._always(plan, between) if always else self._run(plan, between)
             for metrics in (result.trained, result.evaluated):
@@ -301,6 +312,12 @@ class PlanWork:
     def _node(self, plan: Plan, result: PlanResult) -> str:
         try:
             return self._means_to_mask().node(plan, result)
+        except Declined as error:
+            raise DeclinedPlan("policy", f"min_sum: {error}") from None
+
+    def _bind(self, plan: Plan, survey: SurveySum | TellGroup) -> None:
+        try:
+            self._means_to_mask().surveys.bind(plan.bundle, survey)
         except Declined as error:
             raise DeclinedPlan("policy", f"min_sum: {error}") from None
 

@@ -200,6 +200,18 @@ def test_a_device_tells_its_side_and_is_bound_by_the_first_plane(device: Device)
     assert "min_sum: survey: plane was another one before" in decline.detail
 
 
+def test_a_device_of_another_node_is_bound_by_the_plane_that_it_declines(device: Device) -> None:
+    """Otherwise its declines would tell on which side of any number of planes it is."""
+    scale = scale_for(device)
+    for number, threshold in enumerate((1e6, 1e5), 1):
+        planes = (Plane("", (1.0,) * scale.width, threshold),)
+        survey(device, number, m.SurveySum("moments", "1", scale, planes))
+        device.start()
+    first, second = device.declines()
+    assert first.reason == "failed"
+    assert "min_sum: survey: plane was another one before" in second.detail
+
+
 def test_a_question_that_rounds_a_survey_in_another_way_is_declined(device: Device) -> None:
     survey(device, 1, m.SurveySum("scale"), most=20)
     assert [decline.reason for decline in device.declines()] == ["failed"]

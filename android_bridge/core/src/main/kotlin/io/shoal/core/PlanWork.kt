@@ -87,6 +87,7 @@ internal class PlanWork(
         val isMasked = maskOf(plan) != null
         // a plan for this device alone could have prepared what a masked one starts from
         val survey = surveying(plan)
+        if (survey != null) withMasking { it.bind(plan, survey) } // else one that declines could be asked about every plane
         val start = if (isMasked || survey != null) emptyMap() else private
         fun run(from: Checkpoint?) = executor.execute(plan, model, start, loaded::tensors, onStep, from) { paused(between) }
         fun work() = try {
@@ -137,19 +138,15 @@ internal class PlanWork(
         PlanResult(plan.model, Metrics(), Metrics(), 0, emptyMap(), emptyMap())
     }
 
-    private fun masked(question: SumQuestion, plan: Plan, result: PlanResult, model: Tensors): MaskedResult {
-        val masking = meansToMask()
-        return try {
-            masking.answer(question, plan, result, model, timeOf(plan.epoch))
-        } catch (broken: PolicyBrokenException) {
-            throw PolicyBrokenException("min_sum: ${broken.message}")
-        }
-    }
+    private fun masked(question: SumQuestion, plan: Plan, result: PlanResult, model: Tensors): MaskedResult =
+        withMasking { it.answer(question, plan, result, model, timeOf(plan.epoch)) }
 
-    private fun node(tell: SurveyVerb, plan: Plan, result: PlanResult): String {
+    private fun node(tell: SurveyVerb, plan: Plan, result: PlanResult): String = withMasking { it.node(tell, plan, result) }
+
+    private fun <T> withMasking(work: (Masking) -> T): T {
         val masking = meansToMask()
         return try {
-            masking.node(tell, plan, result)
+            work(masking)
         } catch (broken: PolicyBrokenException) {
             throw PolicyBrokenException("min_sum: ${broken.message}")
         }

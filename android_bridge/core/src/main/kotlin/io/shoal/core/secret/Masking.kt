@@ -72,6 +72,15 @@ internal class Masking(
     }
 
     /**
+     * Bind the device to a [survey], before it works on it.
+     *
+     * @throws PolicyBrokenException the device is bound to another survey
+     */
+    fun bind(plan: Plan, survey: SurveyVerb) {
+        surveys.bind(plan.bundle, survey)
+    }
+
+    /**
      * Return the node that the device tells, by a plan that it has carried out.
      *
      * @throws PolicyBrokenException the device is bound to another survey
