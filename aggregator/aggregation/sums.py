@@ -4,6 +4,7 @@ A round may also take in what devices have told of their groups, without a sum.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from aggregator.aggregation.apply import changed_groups, rate_noted, round_notes
@@ -58,8 +59,9 @@ def aggregate_sums(
                 key=key,
                 problem=str(error),
             )
-    state, notes = load_state(campaign.version, blobs), dict[str, Any]()
-    accuracy = None
+    # rounds whose models were given up have spent privacy too
+    state = replace(load_state(campaign.version, blobs), rounds=campaign.trained)
+    notes, accuracy = dict[str, Any](), None
     if algorithm.grouping.surveys:
         nodes = {d: m.node for d, m in sorted(campaign.members.items()) if m.node is not None}
         state = after_telling(state, nodes, settings.min_sum)

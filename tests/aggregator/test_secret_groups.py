@@ -20,6 +20,7 @@ from aggregator.view.round_record import SUMMED, SURVEYED
 from algorithms.composition import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
 from algorithms.groupings.sums import density
+from algorithms.privacy.gaussian import spent
 from algorithms.sums import exchange_of, num_inputs, tree_of
 from edge_client.core.survey import DeviceSurvey, coordinates, numbers_of
 from export.describe import describe_bundle
@@ -140,6 +141,25 @@ def test_a_robust_mean_is_that_of_the_means_of_cells(
     np.testing.assert_allclose(moved, 3 * 0.05, rtol=1e-5)
     assert world.notes[0][SUMMED]["devices"] >= 15
     assert world.notes[0][SUMMED]["groups"].keys() == {"0"}
+
+
+def test_rounds_whose_models_were_given_up_have_spent_privacy_too(
+    fleet: FleetData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Served(fleet, 8, read_algorithm("fedavg+uniform+shared-gaussian"))
+    aggregate, given_up = aggregation.aggregate_sums, 4
+
+    def aggregated(campaign: Campaign, *arguments: Any) -> e.Aggregated | e.SumFailed:
+        return aggregate(replace(campaign, trained=campaign.trained + given_up), *arguments)
+
+    def opened(_: Campaign, secret: SecretSum, __: MemoryBlobs) -> Tensors:
+        return {part: np.zeros(p.count) for part, p in secret.question.parts.items()}
+
+    monkeypatch.setattr(aggregation, "opened_numbers", opened)
+    monkeypatch.setattr(aggregation, "aggregate_sums", aggregated)
+    world.do_all()
+    epsilons = [note["epsilon"] for note in world.notes]
+    assert epsilons == [spent(1.0, 1.0, rounds + given_up, 1e-5) for rounds in (1, 2, 3)]
 
 
 def test_a_newcomer_that_tells_its_group_is_among_its_devices(served: Served) -> None:
