@@ -164,11 +164,15 @@ def _noised(
     question: SumQuestion, noise: Noise, numbers: Mapping[str, Array], draw: Draw
 ) -> Tensors:
     """Return the integers (n,) by part with noise: all parts together are clipped and rounded."""
-    scaled = [
-        numbers[part].astype(np.float64) * question.fixed.scale(wanted.clip)
-        for part, wanted in question.parts.items()
-    ]
-    rounded = rounded_within(np.concatenate(scaled), noise.norm, draw)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = np.concatenate(
+            [
+                numbers[part].astype(np.float64) * question.fixed.scale(wanted.clip)
+                for part, wanted in question.parts.items()
+            ]
+        )
+    # a clip near 0 makes infinite ones, which no rounding would bring within the norm
+    rounded = rounded_within(np.where(np.isfinite(scaled), scaled, 0), noise.norm, draw)
     drawn = discrete_gaussian(noise.deviation, len(rounded), draw)
     ends = np.cumsum([wanted.count for wanted in question.parts.values()])[:-1]
     integers = np.split((rounded + drawn).astype(question.fixed.dtype), ends)

@@ -160,6 +160,10 @@ class TestAnswers:
         assert not fixed.encode(np.zeros(50, np.float32), ONE, np.full(50, 1 - 1e-9)).any()
 
 
+def test_a_point_of_no_place_is_in_the_first_bin() -> None:
+    assert bins_of(np.array([np.nan, 0.0]), 1.0).tolist() == [0, 16]
+
+
 def test_far_points_are_in_the_outermost_bins() -> None:
     along = np.array([-np.inf, -99.0, -4.0, -3.76, 0.0, 3.99, 4.0, 99.0, np.inf])
     assert bins_of(along, 1.0).tolist() == [0, 0, 0, 0, 16, 31, 31, 31, 31]

@@ -70,6 +70,15 @@ def test_a_sum_of_shares_hides_what_one_discrete_gaussian_hides(devices: int, mo
         assert renyi(apart, beside, order) == pytest.approx(bound, rel=1e-6)
 
 
+def test_a_clip_near_0_is_answered_as_well() -> None:
+    parts = {"a": Part(3, 1e-320), "b": Part(2, 1.0)}
+    question = msgspec.structs.replace(QUESTION, parts=parts, noise=Noise(100.0, 4.0))
+    numbers = {"a": np.zeros(3, np.float32), "b": np.full(2, 0.5, np.float32)}
+    rng = np.random.default_rng(0)
+    integers = integers_of(question, numbers, rng.bytes)
+    assert np.abs(np.concatenate([*integers.values()]).view("<i4")).max() < 100
+
+
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 400), length=st.floats(1e-3, 1e4))
 def test_rounding_keeps_the_norm(seed: int, count: int, length: float) -> None:
     rng = np.random.default_rng(seed)

@@ -39,4 +39,4 @@ def node_of(position: Array, planes: Sequence[Plane]) -> str:
 def bins_of(along: Array, deviation: float | Array) -> Array:
     """Return the bin int64 of each distance from the mean along an axis of this deviation."""
     at = np.floor((along / deviation + REACH) * (BINS / (2 * REACH)))
-    return np.asarray(np.clip(at, 0, BINS - 1).astype(np.int64))
+    return np.asarray(np.clip(np.where(np.isnan(at), 0, at), 0, BINS - 1).astype(np.int64))

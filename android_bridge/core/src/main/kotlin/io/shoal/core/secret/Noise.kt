@@ -27,7 +27,7 @@ internal fun noised(parts: Map<String, SumPart>, noise: Noise, numbers: Map<Stri
     val scaled = parts.flatMap { (name, part) ->
         val own = numbers.getValue(name)
         require(own.size == part.count) { "there must be ${part.count} numbers, as the question says, got ${own.size}" }
-        own.map { it.toDouble() * (noise.norm / part.clip) }
+        own.map { number -> (number * (noise.norm / part.clip)).let { if (it.isFinite()) it else 0.0 } } // a clip near 0 makes infinite ones
     }.toDoubleArray()
     val rounded = roundedWithin(scaled, noise.norm, draw)
     val drawn = discreteGaussian(noise.deviation, rounded.size, draw)

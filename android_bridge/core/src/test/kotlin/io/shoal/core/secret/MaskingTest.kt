@@ -299,6 +299,21 @@ class MaskingTest {
         assertEquals(listOf("1", "0"), sides)
     }
 
+    @Test
+    fun `a device of another node is bound by the plane that it declines`() {
+        val survey = Evaluate("train", "survey", "initial", report = false)
+        val scale = SurveyScale(emptyList(), emptyList(), List(SURVEY_WIDTH) { 0.0 }, listOf(1.0))
+        val device = device(policy = Policy(minSum = 5)).up()
+        val declines = listOf(100.0, 99.0).mapIndexed { number, threshold ->
+            val exchange = SurveySum("moments", "1", scale, listOf(Plane("", List(SURVEY_WIDTH) { 1.0 / (it + 1) }, threshold)))
+            device.plan(masked(number + 1L, listOf(survey, exchange)) { copy(parts = exchange.parts(0), bits = SURVEY_BITS, most = SURVEY_MOST) })
+            device.offer()
+            device.declines().single()
+        }
+        assertEquals(listOf(DeclineReason.FAILED, DeclineReason.POLICY), declines.map { it.reason })
+        assertContains(declines.last().detail, "min_sum: survey: plane was another one before")
+    }
+
     private fun pem(key: HelperKey): String =
         "-----BEGIN PUBLIC KEY-----\n${Base64.getMimeEncoder(64, byteArrayOf(10)).encodeToString(key.der)}\n-----END PUBLIC KEY-----\n"
 

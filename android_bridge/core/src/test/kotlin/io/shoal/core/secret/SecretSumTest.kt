@@ -13,8 +13,10 @@ import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonNumber
 import io.shoal.core.wire.JsonString
 import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.Noise
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Share
+import io.shoal.core.wire.SumPart
 import io.shoal.core.wire.SumQuestion
 import io.shoal.core.wire.decode
 import io.shoal.core.wire.digest
@@ -28,6 +30,7 @@ import java.security.KeyPair
 import java.security.Signature
 import java.security.spec.PKCS8EncodedKeySpec
 import java.security.spec.X509EncodedKeySpec
+import java.util.Random
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -208,6 +211,14 @@ class SecretSumTest {
             val facts = decode<CheckIn>(case.string("facts").toByteArray())
             assertEquals(case.string("permitted"), encode(permittedFacts(facts.policy!!, facts)).decodeToString())
         }
+    }
+
+    @Test
+    fun `a clip near 0 is answered as well`() {
+        val parts = mapOf("a" to SumPart(3, 1e-320), "b" to SumPart(2, 1.0))
+        val numbers = mapOf("a" to FloatArray(3), "b" to FloatArray(2) { 0.5f })
+        val integers = noised(parts, Noise(100.0, 4.0), numbers) { ByteArray(it).also(Random(0)::nextBytes) }
+        assertTrue(integers.values.all { each -> each.all { it in -99..99 } })
     }
 
     @Test
