@@ -252,7 +252,7 @@ def shortened(devices: Iterable[Name]) -> str:
 
 
 class SumMismatch(WireError):
-    """Sums of masks of two helpers that contradict each other: one of the two is wrong."""
+    """Sums of masks of two helpers that contradict each other: one is wrong, or a device lied."""
 
 
 def question_of(
