@@ -501,6 +501,8 @@ def _scan_file(
         are_dates = all(of_dates for _, of_dates in times)
         of_rows = np.concatenate(tracks) if tracks else None
         is_new, remark = new_rows(t, np.concatenate(hashes))
+        if are_intervals(path):  # one may end where the next begins
+            is_new, remark = np.arange(len(t)), ""
         if remark:
             device.again.append(f"{path}: {remark}")
         if len(is_new) < len(t):
