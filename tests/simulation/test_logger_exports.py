@@ -3,9 +3,12 @@
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 import shoal
 from simulation.datasets.description import described
-from tests.support.layouts import COUNT, put, values
+from tests.support.layouts import COUNT, put, suggested, values
+from wire.errors import DataError
 
 BEGIN = datetime(2026, 4, 13, 0, 3)
 
@@ -25,3 +28,76 @@ class TestDiaries:
         fleet = shoal.load(tmp_path)
         assert fleet.classes == ("fast", "fed")
         assert "repeat" not in described(fleet)
+
+
+class TestHeaders:
+    """Headers of several lines, and headers that come again."""
+
+    def test_kinds_of_values_below_the_units(self, tmp_path: Path) -> None:
+        header = [
+            '"TOA5","Station","CR1000","1234","CR1000.Std.32"',
+            '"TIMESTAMP","RECORD","AirTC_Avg","RH","label"',
+            '"TS","RN","Deg C","%",""',
+            '"","","Avg","Smp","Smp"',
+        ]
+        samples = [
+            f'"{BEGIN + timedelta(minutes=10 * i)}",{i},{",".join(cells)},"{"ab"[i // 300]}"'
+            for i, cells in enumerate(values(COUNT, 2))
+        ]
+        put(tmp_path / "s" / "Station_Table1.dat", [*header, *samples])
+        fleet = shoal.load(tmp_path)
+        assert fleet.window.channels == ("AirTC_Avg (Deg C)", "RH (%)")
+        assert fleet.classes == ("a", "b")
+
+    def test_two_lines_of_names_in_a_text(self, tmp_path: Path) -> None:
+        samples = [
+            "\t".join([at.strftime("%m/%d/%y\t%I:%M%p").lower()[:-1], *cells, "W" if i else "---"])
+            for i, cells in enumerate(values(COUNT, 2))
+            for at in [BEGIN + timedelta(minutes=5 * i)]
+        ]
+        header = ["\t\tTemp\tOut\tWind", "Date\tTime\tOut\tHum\tDir"]
+        put(tmp_path / "s" / "download.txt", [*header, *samples])
+        fleet = shoal.load(tmp_path)
+        assert (fleet.window.channels, fleet.window.rate_hz) == (("Out", "Hum"), 0.00333)
+
+    def test_a_header_that_comes_again(self, tmp_path: Path) -> None:
+        header = "Device Time, GPS Speed (m/s), Engine RPM(rpm)"
+        samples = [
+            f"{BEGIN + timedelta(seconds=i)},{','.join(c)}" for i, c in enumerate(values(COUNT, 2))
+        ]
+        put(tmp_path / "s" / "trackLog.csv", [header, *samples[:300], header, *samples[300:]])
+        put(tmp_path / "t" / "trackLog.csv", [header, *samples])
+        fleet = shoal.load(tmp_path)
+        s, t = fleet.devices.values()
+        assert s.num_unlabelled == t.num_unlabelled > 0
+
+    def test_dates_with_the_day_first_and_no_header(self, tmp_path: Path) -> None:
+        samples = [
+            f"{BEGIN + timedelta(seconds=i):%d/%m/%Y %H:%M:%S};{i % 7};{i * i % 11}"
+            for i in range(COUNT)
+        ]
+        put(tmp_path / "plug" / "dev_B7E6FA.csv", samples)
+        fleet = shoal.load(tmp_path)
+        assert (fleet.window.channels, fleet.window.rate_hz) == (("c1", "c2"), 1)
+
+    def test_lines_about_the_program_with_as_many_cells_as_the_rows(self, tmp_path: Path) -> None:
+        about = ["LabVIEW Measurement\t", "Writer_Version\t2", "***End_of_Header***\t", "\t"]
+        about += ["Channels\t2\t\t", *(f"{word}\t0,1\t0,1\t" for word in ("X0", "Delta_X"))]
+        header = [*about, "***End_of_Header***\t\t\t", "X_Value\tAcc\tCurrent\tComment"]
+        samples = [
+            "\t".join([f"{i / 2000:.6f}", *cells, ""]).replace(".", ",")
+            for i, cells in enumerate(values(COUNT, 2))
+        ]
+        put(tmp_path / "motor" / "healthy.txt", [*header, *samples])
+        assert shoal.load(tmp_path).window.channels == ("Acc", "Current")
+
+    def test_lines_about_the_program_without_a_header(self, tmp_path: Path) -> None:
+        about = ["Geolife trajectory", "WGS 84", "0,2,255,My Track,0", "0"]
+        path = tmp_path / "000" / "2008.csv"
+        samples = [f"{','.join(c)},{i}" for i, c in enumerate(values(COUNT, 4))]
+        put(path, [*about, *samples])
+        with pytest.raises(DataError, match=r"line 3 has 5 cells.*put # before each line"):
+            shoal.load(tmp_path)
+        put(path, [*(f"# {line}" for line in about), *samples])
+        assert suggested(tmp_path) == 'names = ["c1..c4", "t"]'
+        assert shoal.load(tmp_path).window.channels == ("c1", "c2", "c3", "c4")

@@ -36,9 +36,9 @@ _LONG_NAMES = {
 DAY_S = 86_400.0
 FIRST = 2**20
 """Number of samples from the beginning of a recording that say the unit and rate of its time."""
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2}(?:[.,:]\d+)?)\s*([AaPp][Mm])?$")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2}(?:[.,:]\d+)?)\s*([AaPp][Mm]?)?$")
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d")
-_MINUTES = re.compile(r"(\d{1,2}:\d{2})(\s*[AaPp][Mm])?$")
+_MINUTES = re.compile(r"(\d{1,2}:\d{2})(\s*[AaPp][Mm]?)?$")
 _PAIR = re.compile(r"(\d{1,3}):(\d{2}(?:[.,]\d+)?)$")
 """Minutes and seconds, or hours and minutes."""
 _DAY = re.compile(r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})")
@@ -336,6 +336,8 @@ def _time_of_day(text: str) -> float | None:
     match = _CLOCK.search(text)
     if match is None:
         return None
-    hour = int(match[1]) % 12 + 12 * (match[4].lower() == "pm") if match[4] else int(match[1])
+    hour = int(match[1])
+    if match[4]:
+        hour = hour % 12 + 12 * match[4].lower().startswith("p")
     second = re.sub("[,:]", ".", match[3])
     return hour * 3600.0 + int(match[2]) * 60.0 + float(second)

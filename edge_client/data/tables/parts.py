@@ -254,8 +254,15 @@ def parts_of(
                 else f": {row} does not fit the header: no cell for column {lacking!r}"
             )
             rest = chain(part[wrong + 1 :], cells_of_rows)
-            others = [number for number, other in rest if not fits(other)]
-            raise DataError(f"{path}, line {line}{what}. {_mend(others)}")
+            fit = {number: fits(other) for number, other in rest}
+            others = [number for number in fit if not fit[number]]
+            way = _mend(others)
+            if len(others) > max(SHOWN_LINES, len(fit) / 2):
+                way = (
+                    "Most lines do not fit. If the first lines of the file are no part of the table, "
+                    "put # before each line above the header, or above the first row."
+                )
+            raise DataError(f"{path}, line {line}{what}. {way}")
         cells = list(zip_longest(*(row for _, row in part), fillvalue=""))
         yield TablePart(
             {

@@ -19,7 +19,7 @@ CHANNEL: Final = "channel"
 LEFT_OUT: Final = "left out"
 RoleName = Literal["time", "label", "person", "channel", "left out"]
 """Roles that a user may give a column."""
-MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--", "<na>", "#n/a"))
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--", "---", "<na>", "#n/a"))
 """Cells without a value, in lower case."""
 DATES = "date", "datum", "fecha", "jour", "giorno"
 """Names of a date, which may stand beside a time of day."""

@@ -15,7 +15,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO
 
@@ -35,14 +35,16 @@ HEAD = 65_536
 SINCE_1970 = 3e8, 4e9
 """Range of seconds since 1970 that a recording may have."""
 LARGEST_RATE_HZ = 1e5
-COMMENTS = "#", "//", "%"
-"""Beginnings of lines that are comments."""
+COMMENTS = "#", "//", "%", '"TOA5"', "TOA5,"
+"""Beginnings of lines that are comments. TOA5 begins what loggers of Campbell Scientific write."""
 BEGINS = ("start", "begin", "from", "onset", "start_time", "begin_time", "time_start", "start_at")
 ENDS = ("end", "stop", "to", "offset", "end_time", "stop_time", "time_end", "end_at")
 """Names of the times at which an interval with one label begins and ends."""
 _BESIDE_INTERVALS = frozenset(("duration", "comment", "note", "notes", "confidence", "annotator"))
+_KINDS = frozenset(("", "smp", "avg", "max", "min", "std", "tot", "med", "wvc"))
+"""Kinds of values, which loggers of Campbell Scientific name in a line below the units."""
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{1,2}:\d{2}")
+_DATE = re.compile(r"(?:\d{4}-\d{2}-\d{2}|\d{1,4}([-./])\d{1,2}\1\d{1,4})[T ]\d{1,2}:\d{2}")
 MOMENT = re.compile(rf"{_DATE.pattern}|\d{{1,2}}:\d{{2}}(?!\d)")
 """Beginning of a date with a time of day, or of a time of day."""
 _ARROW = re.compile(r"^(\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?) -> *")
@@ -100,15 +102,17 @@ def stem_of(path: Path) -> str:
 def has_numbers(path: Path) -> bool:
     """Return True if the first line of a text has several cells, and its second one a number.
 
-    Comments do not count.
+    The third one may have it if the second has as many cells. Comments do not count.
     """
     try:
         text = _decoded(_head(path), path)[1]
     except (OSError, DataError):
         return False
-    lines = [line for line in text.splitlines() if not line.startswith(COMMENTS)][:2]
-    cells = [_split(line, _separator(lines)) for line in lines]
-    return len(cells) == 2 and len(cells[0]) > 1 and any(map(NUMERAL.fullmatch, cells[1]))
+    lines = [line for line in text.splitlines() if not line.startswith(COMMENTS)][:3]
+    separator = _separator(lines[:2])
+    cells = [_split(line, separator) for line in lines]
+    rows = cells[1:2] if separator == " " or len({*map(len, cells)}) > 1 else cells[1:]
+    return len(cells[0]) > 1 and any(map(NUMERAL.fullmatch, chain(*rows))) if cells else False
 
 
 def first_rows(path: Path, count: int = 20) -> list[list[str]]:
@@ -258,15 +262,20 @@ def intervals_in(header: Sequence[str]) -> tuple[int, int, int] | None:
 def _lines_before_header(lines: Sequence[str], separator: str) -> int:
     """Return the number of lines of a program about itself before the header of a table.
 
-    They have fewer cells than the header, which has as many as the rows.
+    They have fewer cells than the header, which has as many as the rows. Or some have as many, and
+    all lines behind the header begin with a number.
     """
-    counts = [len(_split(line, separator)) for line in lines]
+    cells = [_split(line, separator) for line in lines]
+    counts = [len(row) for row in cells]
     width = counts[-2] if len(counts) > 24 else 0
     if width < 2 or set(counts[24:-1]) != {width} or counts[0] >= width:
         return 0
     at = counts.index(width)
-    is_table = set(counts[at:-1]) == {width} and max(counts[:at]) < width
-    return at if is_table and _is_header(_split(lines[at], separator)) else 0
+    last = max((i for i, row in enumerate(cells[:-1]) if not is_number(row[0])), default=0)
+    if at < last < 24 and any(map(is_number, chain(*cells[at:last]))):
+        at = last
+    is_table = set(counts[at:-1]) == {width} and max(counts[:at]) <= width
+    return at if is_table and _is_header(cells[at]) else 0
 
 
 def _lines_of_header(lines: Sequence[str], separator: str) -> int:
@@ -295,6 +304,8 @@ def _names_of_lines(lines: Sequence[str], separator: str) -> tuple[str, ...]:
         return ()
     while not any(row[-1] for row in rows):
         rows = [row[:-1] for row in rows]
+    if len(rows) > 2 and {cell.lower() for cell in rows[-1]} <= _KINDS:
+        rows.pop()
     names = max(rows, key=lambda row: len(set(row)))
     units = rows[-1] if rows[-1] is not names else [""] * len(names)
     plain = [re.sub(r"[()\[\]]", "", unit) for unit in units]
@@ -431,7 +442,20 @@ def is_code(cells: Sequence[str]) -> bool:
 
 
 def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line of each row and its cells; empty lines are skipped."""
+    """Yield the line of each row and its cells; empty lines are skipped.
+
+    So is a header that comes again, as where files were joined or a logger was started again.
+    """
+    rows = _rows_of(path, form)
+    header = next(rows, None) if form.has_header else None
+    if header is not None:
+        yield header
+        rows = (row for row in rows if row[1] != header[1])
+    yield from rows
+
+
+def _rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line of each row and its cells."""
     with _open(path) as raw, io.TextIOWrapper(raw, form.encoding, newline="") as file:
         try:
             for _ in range(form.skipped):
