@@ -66,10 +66,8 @@ class TestHeaders:
             f"{BEGIN + timedelta(seconds=i)},{','.join(c)}" for i, c in enumerate(values(COUNT, 2))
         ]
         put(tmp_path / "s" / "trackLog.csv", [header, *samples[:300], header, *samples[300:]])
-        put(tmp_path / "t" / "trackLog.csv", [header, *samples])
-        fleet = shoal.load(tmp_path)
-        s, t = fleet.devices.values()
-        assert s.num_unlabelled == t.num_unlabelled > 0
+        with pytest.raises(DataError, match=r"line 302, column Device Time.*header comes again"):
+            shoal.load(tmp_path)
 
     def test_dates_with_the_day_first_and_no_header(self, tmp_path: Path) -> None:
         samples = [
@@ -101,3 +99,14 @@ class TestHeaders:
         put(path, [*(f"# {line}" for line in about), *samples])
         assert suggested(tmp_path) == 'names = ["c1..c4", "t"]'
         assert shoal.load(tmp_path).window.channels == ("c1", "c2", "c3", "c4")
+
+
+def test_rows_in_bursts_are_said(tmp_path: Path) -> None:
+    times = [1.7e9 + i // 4 * 4 / 200 + i % 4 * 1e-4 for i in range(COUNT)]
+    rows = [f"{t:.4f},{','.join(c)}" for t, c in zip(times, values(COUNT, 2), strict=True)]
+    put(tmp_path / "s" / "raw.csv", ["%Sample Rate = 200 Hz", "Timestamp,a,b", *rows])
+    assert "in bursts" in described(shoal.load(tmp_path))
+    path = tmp_path / "shoal.toml"
+    path.write_text("rate = 200\n")
+    fleet = shoal.load(tmp_path)
+    assert (fleet.window.rate_hz, "in bursts" in described(fleet)) == (200, False)

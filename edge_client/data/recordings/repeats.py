@@ -1,13 +1,17 @@
-"""Samples that come twice: rows that repeat others, and files with the same content; pure."""
+"""Rows that repeat others, or come in bursts, and files with the same content; pure."""
 
 import numpy as np
 
+from edge_client.data.recordings.resampling import longest_interval_s
 from wire.arrays.tensors import Array
 
 MANY = 0.3
 """Share of a file's rows from which rows that repeat others are no chance."""
 FEWEST_AGAIN = 50
 """Minimum number of such rows that do not follow the row that they repeat."""
+
+BURST = 3.0
+"""Factor between the usual and the mean rate of rows from which they come in bursts."""
 
 
 def mixed(hashed: Array, numbers: Array) -> Array:
@@ -36,6 +40,19 @@ def new_rows(t: Array, hashed: Array) -> tuple[Array, str]:
         "for training and for testing. Remove the rows that come again"
     )
     return np.arange(len(t)), remark if is_again else ""
+
+
+def rate_without_bursts(t: Array, rate_hz: float) -> float:
+    """Return the mean rate of rows between gaps if it is far below their usual one, else 0.
+
+    Args:
+        t: times (n,) of the rows in seconds.
+        rate_hz: rate by the usual interval.
+    """
+    steps = np.diff(t[np.isfinite(t)])
+    steps = steps[(steps >= 0) & (steps <= longest_interval_s(1 / rate_hz, rate_hz))]
+    mean_hz = 1 / steps.mean()
+    return float(f"{mean_hz:.3g}") if rate_hz > BURST * mean_hz else 0.0
 
 
 def copies(name: str, other: str) -> str:

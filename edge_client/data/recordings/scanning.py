@@ -29,7 +29,7 @@ from edge_client.data.recordings.folders import (
     is_chosen,
     roles_in,
 )
-from edge_client.data.recordings.repeats import copies, mixed, new_rows
+from edge_client.data.recordings.repeats import copies, mixed, new_rows, rate_without_bursts
 from edge_client.data.tables.clock import (
     FIRST,
     LONG_UNITS,
@@ -163,7 +163,7 @@ class FolderScan:
     contents: dict[bytes, str] = field(default_factory=dict)
     """Recording, or file of it, by a digest of its times and values."""
     again: list[str] = field(default_factory=list)
-    """Remarks about samples that come twice."""
+    """Remarks about samples that come twice, or in bursts."""
     missing: set[str] = field(default_factory=set)
     """Numbers in the files that stand for no value by a user's words."""
     flags: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -523,6 +523,13 @@ def _scan_file(
                 f"{path}: the times of column {time!r} would be {rate:.3g} samples a second. Say "
                 f"their unit: one of {', '.join(UNIT_NAMES)}. {add_line(UNIT_LINE)}"
             )
+        alone = rate and not (dividers or source.files[1:] or device.settings.rate)
+        if alone and (even := rate_without_bursts(t, rate)):
+            device.again.append(
+                f"{path}: half of the rows come within {1 / rate:.3g} s, and a second has about "
+                f"{even:g} rows, as where rows are written in bursts, so most samples are made up. "
+                + add_line(f"rate = {comment_rate(path) or even:g}")
+            )
         if has_rate and not (are_dates or device.units[-1] or named_unit(time)):
             device.time_units[full[time]] = unit
         device.rates.append((rate, count))
@@ -684,6 +691,12 @@ def times_of(
             f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} may be minutes "
             "and seconds, or hours and minutes. Say the unit of its first number, min or h. "
             + add_line('time_unit = "min"')
+        )
+    if wrong is not None and str(column[wrong]).strip() == name:
+        raise DataError(
+            f"{at_row(path, lines[wrong])}, column {name}: {name!r} is no time: the header comes "
+            "again. Remove each such line. If another recording begins there, write its rows to a "
+            "file of its own."
         )
     if wrong is not None:
         raise DataError(

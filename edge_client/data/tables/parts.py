@@ -259,8 +259,8 @@ def parts_of(
             way = _mend(others)
             if len(others) > max(SHOWN_LINES, len(fit) / 2):
                 way = (
-                    "Most lines do not fit. If the first lines of the file are no part of the table, "
-                    "put # before each line above the header, or above the first row."
+                    "Most lines do not fit. If the first lines of the file are no part of the "
+                    "table, put # before each line above the header, or above the first row."
                 )
             raise DataError(f"{path}, line {line}{what}. {way}")
         cells = list(zip_longest(*(row for _, row in part), fillvalue=""))

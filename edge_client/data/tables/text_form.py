@@ -442,20 +442,7 @@ def is_code(cells: Sequence[str]) -> bool:
 
 
 def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line of each row and its cells; empty lines are skipped.
-
-    So is a header that comes again, as where files were joined or a logger was started again.
-    """
-    rows = _rows_of(path, form)
-    header = next(rows, None) if form.has_header else None
-    if header is not None:
-        yield header
-        rows = (row for row in rows if row[1] != header[1])
-    yield from rows
-
-
-def _rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line of each row and its cells."""
+    """Yield the line of each row and its cells; empty lines are skipped."""
     with _open(path) as raw, io.TextIOWrapper(raw, form.encoding, newline="") as file:
         try:
             for _ in range(form.skipped):
