@@ -1,5 +1,7 @@
 """Exports of loggers and programs: diaries, several lines of header, headers that come again."""
 
+import gzip
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -110,3 +112,36 @@ def test_rows_in_bursts_are_said(tmp_path: Path) -> None:
     path.write_text("rate = 200\n")
     fleet = shoal.load(tmp_path)
     assert (fleet.window.rate_hz, "in bursts" in described(fleet)) == (200, False)
+
+
+class TestBids:
+    """Tables of BIDS without header, with a file of JSON and a file of events beside each."""
+
+    @pytest.mark.parametrize("start_s", [0, -2])
+    def test_events_say_the_classes(self, tmp_path: Path, start_s: float) -> None:
+        for person in ("sub-01", "sub-02"):
+            path = tmp_path / person / "beh" / f"{person}_task-stress_physio.tsv.gz"
+            path.parent.mkdir(parents=True)
+            lines = ["\t".join(cells) for cells in values(2000, 2)]
+            path.write_bytes(gzip.compress("\n".join(lines).encode()))
+            facts = {"SamplingFrequency": 50.0, "StartTime": start_s, "Columns": ["ecg", "resp"]}
+            path.with_name(f"{person}_task-stress_physio.json").write_text(json.dumps(facts))
+            events = [f"{10 * i}\t8.0\t{('rest', 'stress')[i % 2]}" for i in range(4)]
+            put(
+                path.with_name(f"{person}_task-stress_events.tsv"),
+                ["onset\tduration\ttrial_type", *events],
+            )
+        fleet = shoal.load(tmp_path, length=50, stride=50)
+        assert (fleet.window.channels, fleet.window.rate_hz) == (("ecg", "resp"), 50)
+        assert fleet.classes == ("rest", "stress")
+        for windows in fleet.devices.values():
+            assert windows.num_unlabelled >= 4  # between two events, and before the first
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("2008.plt", "a table of text, name it"), ("a.txt", "second one a number")]
+)
+def test_files_of_other_kinds_are_named(tmp_path: Path, name: str, way: str) -> None:
+    put(tmp_path / "000" / "Trajectory" / name, ["Geolife trajectory", "WGS 84", "1,2", "3,4"])
+    with pytest.raises(DataError, match=rf"{name} is .*{way}"):
+        shoal.load(tmp_path)

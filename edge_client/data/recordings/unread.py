@@ -5,8 +5,11 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from edge_client.data.tables.text_form import stem_of
+
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar")
 MOST_FILES = 1000
+_TABLES = (".csv", ".tsv", ".dat", ".parquet", ".gz")
 _READERS = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel"),
     **dict.fromkeys((".json", ".jsonl"), "read_json"),
@@ -33,8 +36,12 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def others_of(paths: Iterable[Path], tables: Collection[Path]) -> tuple[str, ...]:
-    """Return the names of the files that are not among the tables, and may hold measurements."""
-    names = {path.name for path in {*paths} - {*tables} if path.is_file()}
+    """Return the names of the files that are not among the tables, and may hold measurements.
+
+    A file of JSON with the name of a table describes it.
+    """
+    described = {table.with_name(f"{stem_of(table)}.json") for table in tables}
+    names = {path.name for path in {*paths} - {*tables} - described if path.is_file()}
     return tuple(sorted(name for name in names if not _NO_LOSS.search(name)))
 
 
@@ -44,10 +51,16 @@ def unread(paths: Iterable[Path]) -> str:
     Folders stand for the files in them.
     """
     files = (f for path in paths for f in ([path] if path.is_file() else sorted(path.rglob("*"))))
-    kinds = (*_READERS, *_ARCHIVES)
-    path = next((f for f in islice(files, MOST_FILES) if f.suffix.lower() in kinds), None)
+    kinds, some = (*_READERS, *_ARCHIVES), [*islice(files, MOST_FILES)]
+    path = next((f for f in some if f.suffix.lower() in kinds), None)
     if path is None:
-        return ""
+        names = others_of(some, [f for f in some if f.name.lower().endswith(_TABLES)])
+        of_text = (
+            " is no table: its first line needs several cells, and its second one a number."
+            if names and names[0].lower().endswith((".txt", ".log"))
+            else " is of a kind that is not read: if it is a table of text, name it *.csv."
+        )
+        return f" {names[0]}{of_text}" if names else ""
     if path.suffix.lower() in _ARCHIVES:
         return f" {path.name} is an archive: unpack it in its folder."
     reader = _READERS[path.suffix.lower()]

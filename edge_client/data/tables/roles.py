@@ -39,6 +39,7 @@ LABELS = (
     *("behavior", "activity_type", "klasse", "activity_id", "activityid", "class_id", "label_id"),
     *("aktivitat", "aktivitaet", "tatigkeit", "taetigkeit", "activite", "classe", "etiquette"),
     *("actividad", "clase", "etiqueta", "attivita", "etichetta", "atividade", "activiteit"),
+    "trial_type",
 )
 """Names of a column of classes, the preferred ones first."""
 PERSONS = frozenset(

@@ -40,7 +40,9 @@ COMMENTS = "#", "//", "%", '"TOA5"', "TOA5,"
 BEGINS = ("start", "begin", "from", "onset", "start_time", "begin_time", "time_start", "start_at")
 ENDS = ("end", "stop", "to", "offset", "end_time", "stop_time", "time_end", "end_at")
 """Names of the times at which an interval with one label begins and ends."""
-_BESIDE_INTERVALS = frozenset(("duration", "comment", "note", "notes", "confidence", "annotator"))
+DURATION = "duration"
+"""Name of the seconds from the beginning of an interval to its end, if no column is the end."""
+_BESIDE_INTERVALS = frozenset((DURATION, "comment", "note", "notes", "confidence", "annotator"))
 _KINDS = frozenset(("", "smp", "avg", "max", "min", "std", "tot", "med", "wvc"))
 """Kinds of values, which loggers of Campbell Scientific name in a line below the units."""
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
@@ -183,6 +185,12 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     )
     ends_rows = separator == "," and all(line.rstrip().endswith(";") for line in rest[:3])
     first, rows = tuple(cells), 0
+    if not has_header and (sidecar := _sidecar(path, len(cells))):
+        named, *clock_of_bids = sidecar
+        return TextForm(
+            *(encoding, separator, False, skipped, ("", *first), False),
+            *(("time", *named), 0.0, *clock_of_bids),
+        )
     if clock := _start_and_rate(rest, separator):
         width = len(cells)
         values = ("x", "y", "z") if width == 3 else tuple(f"c{i}" for i in range(1, width + 1))
@@ -211,6 +219,18 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
         () if rows else names,
         rates.pop() if len(rates) == 1 else 0.0,
     )
+
+
+def _sidecar(path: Path, width: int) -> tuple[list[str], float, float] | None:
+    """Return names, start and rate of a table of BIDS by the file of JSON beside it, or None."""
+    beside = path.with_name(f"{stem_of(path)}.json")
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        facts = json.loads(beside.read_bytes())
+        names = [str(name) for name in facts["Columns"]]
+        rate_hz, start_s = float(facts["SamplingFrequency"]), float(facts.get("StartTime", 0))
+        if len({*names}) == len(names) == width and 0 < rate_hz <= LARGEST_RATE_HZ:
+            return names, start_s, rate_hz
+    return None
 
 
 def _names_in_comments(
@@ -248,10 +268,14 @@ def _start_and_rate(lines: Sequence[str], separator: str) -> tuple[float, float]
 
 
 def intervals_in(header: Sequence[str]) -> tuple[int, int, int] | None:
-    """Return the places of beginning, end and label if a table has intervals with a label alone."""
+    """Return the places of beginning, end and label if a table has intervals with a label alone.
+
+    A duration may stand for the end.
+    """
     words = [plain(name) for name in header]
-    places = [[i for i, w in enumerate(words) if w in names] for names in (BEGINS, ENDS, LABELS)]
-    others = {w for w in words if w not in (*BEGINS, *ENDS, *LABELS) and not is_number_of_row(w)}
+    ends = ENDS if {*ENDS} & {*words} else (DURATION,)
+    places = [[i for i, w in enumerate(words) if w in names] for names in (BEGINS, ends, LABELS)]
+    others = {w for w in words if w not in (*BEGINS, *ends, *LABELS) and not is_number_of_row(w)}
     others -= _BESIDE_INTERVALS
     if others or any(len(each) != 1 for each in places):
         return None
@@ -460,17 +484,21 @@ def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                 return
             texts = (_with_cell_of_time(text, form.separator) for text in file)
             reader, count = csv.reader(texts, delimiter=form.separator), 0
+            lasts = False
             for row in reader:
                 if not row or (len(row) == 1 and not row[0].strip()):
                     continue
                 line, cells = form.skipped + reader.line_num, [_cell(cell) for cell in row]
                 if form.intervals and count:
                     begin, end, label = ([*cells, "", "", ""][i] for i in form.intervals)
+                    if lasts and NUMERAL.fullmatch(begin) and NUMERAL.fullmatch(end):
+                        end = repr(float(begin) + float(end))
                     yield line, [begin, label]
                     yield line, [end, ""]
                 elif form.rate_hz:
                     yield line, [repr(form.start_s + count / form.rate_hz), *cells]
                 else:
+                    lasts = bool(form.intervals) and plain(cells[form.intervals[1]]) == DURATION
                     yield line, cells
                 count += 1
         except UnicodeDecodeError as error:
