@@ -142,6 +142,17 @@ class TestBids:
     ("name", "way"), [("2008.plt", "a table of text, name it"), ("a.txt", "second one a number")]
 )
 def test_files_of_other_kinds_are_named(tmp_path: Path, name: str, way: str) -> None:
-    put(tmp_path / "000" / "Trajectory" / name, ["Geolife trajectory", "WGS 84", "1,2", "3,4"])
+    put(tmp_path / "000" / "Trajectory" / name, ["Geolife", "WGS", "Altitude", "3,4"])
     with pytest.raises(DataError, match=rf"{name} is .*{way}"):
         shoal.load(tmp_path)
+
+
+def test_names_for_dates_beside_times_of_day(tmp_path: Path) -> None:
+    rows = [
+        f"{40 + i * 1e-5:.5f},{','.join(c)},{at:%Y-%m-%d},{at:%H:%M:%S}"
+        for i, c in enumerate(values(COUNT, 1))
+        for at in [BEGIN + timedelta(seconds=5 * i)]
+    ]
+    put(tmp_path / "000" / "2008.csv", rows)
+    assert suggested(tmp_path) == 'names = ["c1", "c2", "date", "t"]'
+    assert shoal.load(tmp_path).window.rate_hz == 0.2

@@ -42,6 +42,7 @@ WIDE = 64
 """Number of columns without names and times from which a row may be a whole window."""
 SHOWN_NAMES = 4
 """Maximum number of names in a sentence."""
+_DAY = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}")
 _SERIES = re.compile(r"(.*?)(\d+)\.\.\1(\d+)")
 
 
@@ -332,7 +333,9 @@ def _names_list(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
     The time seldom falls. A person and classes are text, or whole numbers that seldom change.
     """
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0])), strict=True))
-    texts = [any(map(is_text, cells)) for cells in columns]
+    days = [all(map(_DAY.fullmatch, cells)) for cells in columns]
+    moments = [all(map(MOMENT.match, cells)) for cells in columns]
+    texts = [any(map(is_text, cells)) and not days[i] for i, cells in enumerate(columns)]
     codes = [is_code(cells) for cells in columns]
     flags = [is_code(cells) and {*cells} <= {"0", "1"} for cells in columns]
     if codes == flags and sum(flags) > 1:  # digital inputs, or a column for each class
@@ -347,8 +350,10 @@ def _names_list(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
         if i < len(words):
             names.append(words[i])
             continue
-        if "t" not in names and (_grows(cells) or all(map(MOMENT.match, cells))):
+        if "t" not in names and (moments[i] if any(moments) else _grows(cells)):
             name = "t"
+        elif days[i] and "date" not in names:
+            name = "date"
         elif texts[i]:
             name = "label"
         elif codes[i] and few:

@@ -186,10 +186,10 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     ends_rows = separator == "," and all(line.rstrip().endswith(";") for line in rest[:3])
     first, rows = tuple(cells), 0
     if not has_header and (sidecar := _sidecar(path, len(cells))):
-        named, *clock_of_bids = sidecar
+        names, start_s, hz = sidecar
+        cells_of_first = ("", *first)
         return TextForm(
-            *(encoding, separator, False, skipped, ("", *first), False),
-            *(("time", *named), 0.0, *clock_of_bids),
+            encoding, separator, False, skipped, cells_of_first, False, names, 0.0, start_s, hz
         )
     if clock := _start_and_rate(rest, separator):
         width = len(cells)
@@ -221,7 +221,7 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     )
 
 
-def _sidecar(path: Path, width: int) -> tuple[list[str], float, float] | None:
+def _sidecar(path: Path, width: int) -> tuple[tuple[str, ...], float, float] | None:
     """Return names, start and rate of a table of BIDS by the file of JSON beside it, or None."""
     beside = path.with_name(f"{stem_of(path)}.json")
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
@@ -229,7 +229,7 @@ def _sidecar(path: Path, width: int) -> tuple[list[str], float, float] | None:
         names = [str(name) for name in facts["Columns"]]
         rate_hz, start_s = float(facts["SamplingFrequency"]), float(facts.get("StartTime", 0))
         if len({*names}) == len(names) == width and 0 < rate_hz <= LARGEST_RATE_HZ:
-            return names, start_s, rate_hz
+            return ("time", *names), start_s, rate_hz
     return None
 
 
@@ -498,7 +498,8 @@ def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                 elif form.rate_hz:
                     yield line, [repr(form.start_s + count / form.rate_hz), *cells]
                 else:
-                    lasts = bool(form.intervals) and plain(cells[form.intervals[1]]) == DURATION
+                    end_at = form.intervals[1] if form.intervals else None
+                    lasts = end_at is not None and plain(cells[end_at]) == DURATION
                     yield line, cells
                 count += 1
         except UnicodeDecodeError as error:
