@@ -32,9 +32,9 @@ from edge_client.data.recordings.reading import DataReading, class_names, read_r
 from edge_client.data.recordings.scanning import FolderScan, chosen_of, scan, without_others
 from edge_client.data.recordings.unmatched import unmatched
 from edge_client.data.recordings.unread import others_of, unread
-from edge_client.data.tables.parts import MemoryTable, add_line
+from edge_client.data.tables.parts import MemoryTable, add_line, header_of, is_text_file
 from edge_client.data.tables.roles import CHANNEL, LABEL
-from edge_client.data.tables.text_form import stem_of
+from edge_client.data.tables.text_form import form_of, stem_of
 from edge_client.data.tables.words import SETTINGS, FolderSettings, settings_in
 from edge_client.data.windows import UNLABELLED, has_arrays, read_folder, vocabulary_of
 from simulation.datasets.npz import MOST_CLASSES
@@ -310,7 +310,7 @@ def _cut_all(
             raise DataError(
                 f"data {path}: all devices must have the same channels, got {', '.join(theirs)} "
                 f"for device {first} and {', '.join(mine)} for device {device_id}. "
-                + without_others(mine, theirs)
+                + without_others(mine, theirs, (_header(device), _header(scans[first])))
                 + _one_alone(first) * (device.folder == path and not set(mine) & set(theirs))
             )
         names, expected = (
@@ -346,6 +346,13 @@ def _cut_all(
         reading = msgspec.structs.replace(reading, remarks=(*reading.remarks, errors[0]))
     gaps = {device_id: cut.num_gaps for device_id, cut in cuts.items()}
     return msgspec.structs.replace(reading, gaps=gaps), cuts
+
+
+def _header(device: FolderScan) -> tuple[str, ...]:
+    """Return the names in the first file of a device's recordings, none if it is no text."""
+    path = device.sources[0].files[0][1]
+    names = device.settings.names
+    return header_of(path, names) if is_text_file(path) and form_of(path).has_header else ()
 
 
 def _one_alone(name: str) -> str:

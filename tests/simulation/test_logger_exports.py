@@ -156,3 +156,26 @@ def test_names_for_dates_beside_times_of_day(tmp_path: Path) -> None:
     put(tmp_path / "000" / "2008.csv", rows)
     assert suggested(tmp_path) == 'names = ["c1", "c2", "date", "t"]'
     assert shoal.load(tmp_path).window.rate_hz == 0.2
+
+
+def test_columns_with_few_values_are_named(tmp_path: Path) -> None:
+    def rows(i: int, cells: list[str]) -> list[str]:
+        at = BEGIN + timedelta(minutes=15 * i)
+        meal = [f"{at + timedelta(minutes=6):%d-%m-%Y %H:%M},5,,45"] * (i % 50 == 3)
+        return [f"{at:%d-%m-%Y %H:%M},0,{cells[0]},", *meal]
+
+    lines = [row for i, cells in enumerate(values(COUNT, 1)) for row in rows(i, cells)]
+    for person in ("ann", "bob"):
+        put(tmp_path / person / "g.csv", ["Device Timestamp,Kind,Glucose,Carbs", *lines])
+    assert suggested(tmp_path) == 'columns."Carbs" = "left out"'
+    assert "Glucose" in shoal.load(tmp_path).window.channels
+
+
+def test_serial_numbers_in_the_names_of_columns(tmp_path: Path) -> None:
+    for number in (1, 2):
+        lines = [f"{i},{i / 10},{','.join(c)}" for i, c in enumerate(values(COUNT, 2))]
+        header = f'#,t,"Temp, °C (S/N: {number})","RH, % (S/N: {number})"'
+        put(tmp_path / f"barn{number}" / "r.csv", [f'"Plot Title: {number}"', header, *lines])
+    suggested(tmp_path)
+    fleet = shoal.load(tmp_path)
+    assert fleet.window.channels == ("Temp, °C (S/N: 1)", "RH, % (S/N: 1)")

@@ -81,8 +81,10 @@ from edge_client.data.tables.parts import (
     at_row,
     empty_numbers,
     header_of,
+    in_words,
     parts_of,
     read_numbers,
+    role_line,
 )
 from edge_client.data.tables.roles import (
     CHANNEL,
@@ -103,6 +105,8 @@ _GROUPS = np.argsort([TRAIN, NEITHER, TEST])
 _UNLABELLED = 3
 FEWEST_SAMPLES = 8
 """Minimum length of a window that an error proposes."""
+SELDOM = 0.25
+"""Share of the rows below which a column has values too seldom to be a channel beside others."""
 _SAME_LABEL = NO_LABEL - 1
 """Number of a row without a label where labels hold up to the next one."""
 
@@ -233,6 +237,16 @@ def _too_short(device: FolderScan, runs: Sequence[int], length: int) -> str:
         f"no recording has {length} consecutive samples with the same label, or without labels; "
         f"the longest run without a gap has {ordered[0]}"
     )
+    seldom = [
+        name
+        for name, facts in device.facts.items()
+        if device.columns[name].role == CHANNEL and facts.values < SELDOM * facts.count
+    ]
+    if fits < FEWEST_SAMPLES and 0 < len(seldom) < len(device.facts):
+        return (
+            f"{text}, and {in_words(seldom)} {'has' if len(seldom) == 1 else 'have'} values in few "
+            f"of the rows. To leave out such columns: {add_line(role_line(LEFT_OUT, *seldom))}"
+        )
     if fits < FEWEST_SAMPLES:
         roles = ", ".join(f"{name!r} is {c.role}" for name, c in device.columns.items())
         return f"{text}. Record for longer, or correct the roles of the columns: {roles}."

@@ -287,11 +287,20 @@ def full_names(sensor: str, names: Iterable[str], spellings: Collection[str]) ->
     return {name: words[word] for name, word in full.items()}
 
 
-def without_others(mine: Sequence[str], theirs: Sequence[str]) -> str:
-    """Return the sentence of an error that says what to do with columns that differ."""
+def without_others(
+    mine: Sequence[str], theirs: Sequence[str], headers: Sequence[Sequence[str]] = ((), ())
+) -> str:
+    """Return the sentence of an error that says what to do with columns that differ.
+
+    `headers` of two texts of as many cells may mean the same columns.
+    """
     others = set(mine) ^ set(theirs)
     if not set(mine) & set(theirs):
-        return "Give columns of the same measurement the same name in all files."
+        way = "Give columns of the same measurement the same name in all files."
+        if len(headers[0]) != len(headers[1]) or not headers[0]:
+            return way
+        line = f"names = {json.dumps(headers[1], ensure_ascii=False)}"
+        return f"{way} If they are the same columns in all files: {add_line(line)}"
     return "To leave out what differs: " + add_line(role_line(LEFT_OUT, *sorted(others)))
 
 

@@ -187,9 +187,8 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     first, rows = tuple(cells), 0
     if not has_header and (sidecar := _sidecar(path, len(cells))):
         names, start_s, hz = sidecar
-        cells_of_first = ("", *first)
         return TextForm(
-            encoding, separator, False, skipped, cells_of_first, False, names, 0.0, start_s, hz
+            encoding, separator, False, skipped, ("", *first), False, names, 0.0, start_s, hz
         )
     if clock := _start_and_rate(rest, separator):
         width = len(cells)
