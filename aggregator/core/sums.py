@@ -80,8 +80,8 @@ class SecretSum(msgspec.Struct, frozen=True):
     @property
     def agreed_by_nobody(self) -> bool:
         """True if no helper can have agreed to the set: it counts in no later sum."""
-        asked = self.checked and not self.refusals.keys() >= set(self.question.helpers)
-        return not self.agreements and not asked
+        all_refuse = self.refusals.keys() >= set(self.question.helpers)
+        return not self.agreements and (all_refuse or not self.checked)
 
     @property
     def agreed(self) -> bool:
