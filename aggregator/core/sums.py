@@ -78,6 +78,14 @@ class SecretSum(msgspec.Struct, frozen=True):
         return len(self.checks) == len(self.question.helpers) and not self.unusable
 
     @property
+    def waiting(self) -> frozenset[Digest]:
+        """Helpers whose next answer is missing: a check, an agreement or sums of masks."""
+        answers: Mapping[Digest, object] = self.masks
+        if not self.agreed:
+            answers = self.agreements if self.checked else self.checks
+        return frozenset(self.question.helpers) - answers.keys()
+
+    @property
     def agreed_by_nobody(self) -> bool:
         """True if no helper can have agreed to the set: it counts in no later sum."""
         all_refuse = self.refusals.keys() >= set(self.question.helpers)
@@ -139,12 +147,7 @@ def requests_of(
         agreements if secret.agreed else (),  # else the last one would open without its agreement
         check=not secret.checked,
     )
-    waiting = set(question.helpers) - secret.masks.keys() - secret.refusals.keys()
-    if not secret.checked:
-        waiting -= secret.checks.keys()
-    elif not secret.agreed:
-        waiting -= secret.agreements.keys()
-    return {helper: request for helper in question.helpers if helper in waiting}
+    return {helper: request for helper in question.helpers if helper in secret.waiting}
 
 
 Cells = Iterable[Iterable[Name]]

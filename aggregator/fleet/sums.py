@@ -177,19 +177,7 @@ def stage_of(campaign: Campaign) -> Stage | None:
 
 def waited_for(campaign: Campaign) -> str:
     """Return the names of the helpers whose answers are missing, for people."""
-    missing = {
-        helper
-        for secret in campaign.sums.values()
-        for helper in secret.question.helpers
-        if helper
-        not in (
-            secret.masks
-            if secret.agreed
-            else secret.agreements
-            if secret.checked
-            else secret.checks
-        )
-    }
+    missing = {helper for secret in campaign.sums.values() for helper in secret.waiting}
     return ", ".join(each.name for each in campaign.settings.helpers if each.digest in missing)
 
 
