@@ -179,3 +179,17 @@ def test_serial_numbers_in_the_names_of_columns(tmp_path: Path) -> None:
     suggested(tmp_path)
     fleet = shoal.load(tmp_path)
     assert fleet.window.channels == ("Temp, °C (S/N: 1)", "RH, % (S/N: 1)")
+
+
+def test_slower_columns_in_the_first_rows_are_said(tmp_path: Path) -> None:
+    for person in ("ann", "bob"):
+        rows = [
+            f"{i / 1000},{x},{i / 125 if i < 75 else ''},{y if i < 75 else ''}"
+            for i, (x, y) in enumerate(values(COUNT, 2))
+        ]
+        put(tmp_path / person / "curl.csv", ["t,emg (V),X[s],acc (g)", *rows])
+    text = described(shoal.load(tmp_path, length=16))
+    assert "'X[s]' and 'acc (g)' have no value in the last half of the rows" in text
+    words = 'columns = {"X[s]" = "left out", "acc (g)" = "left out"}\n'
+    (tmp_path / "shoal.toml").write_text(words)
+    assert "last half" not in described(shoal.load(tmp_path))

@@ -45,7 +45,7 @@ def sensors_apart(scan: FolderScan) -> str:
 
 
 def copied(scans: Mapping[str, FolderScan]) -> list[str]:
-    """Return a remark about samples that come twice, in one file or in two, none without any."""
+    """Return remarks about samples that come twice or in bursts, or columns that end early."""
     remarks, names = list[str](), dict[bytes, tuple[str, str]]()
     for device, scan in scans.items():
         remarks += scan.again
@@ -54,8 +54,8 @@ def copied(scans: Mapping[str, FolderScan]) -> list[str]:
             if other != device:
                 pair = ((first, other), (name, device))
                 remarks.append(copies(*(n if n == d else f"{n} of {d}" for n, d in pair)))
-    more = f" (and so in {len(remarks) - 1} more cases)" if len(remarks) > 1 else ""
-    return [remarks[0] + more] if remarks else []
+    more = [f"{len(remarks) - SHOWN} more files have such samples"]
+    return remarks[:SHOWN] + more * (len(remarks) > SHOWN)
 
 
 def one_hot(scans: Iterable[FolderScan]) -> list[str]:

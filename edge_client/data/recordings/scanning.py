@@ -90,6 +90,8 @@ LARGEST = float(np.finfo(np.float32).max)
 LARGEST_CLASS = 65_535
 UNIT_LINE = 'time_unit = "d"'
 """Line of ``shoal.toml`` for times whose values say another unit than they have."""
+EARLY = 0.5
+"""Share of a file's rows before which the last value of a channel is said."""
 FEWEST_TIMES = 50
 """Number of rows whose times say the unit of the files of a recording."""
 
@@ -163,7 +165,7 @@ class FolderScan:
     contents: dict[bytes, str] = field(default_factory=dict)
     """Recording, or file of it, by a digest of its times and values."""
     again: list[str] = field(default_factory=list)
-    """Remarks about samples that come twice, or in bursts."""
+    """Remarks about samples that come twice or in bursts, or columns that end early."""
     missing: set[str] = field(default_factory=set)
     """Numbers in the files that stand for no value by a user's words."""
     flags: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -413,6 +415,7 @@ def _scan_file(
     times, tracks, count = list[tuple[Array, bool]](), list[Array](), 0
     dividers, number_of_track = dividers_in(roles), dict[tuple[str, ...], int]()
     previous = dict.fromkeys(roles, np.nan)
+    ends = dict[str, int]()
     bounds = dict.fromkeys(roles, (np.inf, -np.inf))
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
     device.names |= {*roles, *(full_name(sensor, name) for name in roles)}
@@ -489,6 +492,7 @@ def _scan_file(
             whole = numbers[np.isfinite(numbers)]
             facts.add_stretches(whole if wrong is None else part.columns[name])
             if len(whole):
+                ends[name] = count - len(numbers) + int(np.flatnonzero(np.isfinite(numbers))[-1])
                 previous[name] = float(whole[-1])
                 low, high = bounds[name]
                 bounds[name] = min(low, float(whole.min())), max(high, float(whole.max()))
@@ -501,6 +505,14 @@ def _scan_file(
         if (key := full[name]) in device.facts:
             device.facts[key].end(low, high)
     device.rows.append(count)
+    early = [full[name] for name, row in ends.items() if row < EARLY * count]
+    if 0 < len(early) < len(ends) and count >= FEWEST_TIMES:
+        device.again.append(
+            f"{path}: {in_words(early)} {'has' if len(early) == 1 else 'have'} no value in the "
+            "last half of the rows, as columns of another rate beside faster ones. Write the "
+            "columns of each rate, with their time, to a file of their own, as walk_acc.csv and "
+            f"walk_emg.csv. To leave them out: {add_line(role_line(LEFT_OUT, *early))}"
+        )
     if any(low < high for low, high in bounds.values()) and count >= FEWEST_TIMES:
         name = path.name if source.files[1:] else source.name
         if (other := device.contents.setdefault(content.digest(), name)) != name:
