@@ -21,6 +21,8 @@ BETWEEN = 0.9
 """Share of the changes of a label that begin or end with one class, from which this class is
 between the others."""
 FEWEST_CHANGES = 8
+SHOWN = 3
+"""Number of remarks about samples that are shown, of as many files."""
 
 
 def sensors_apart(scan: FolderScan) -> str:
