@@ -294,12 +294,13 @@ def without_others(
 ) -> str:
     """Return the sentence of an error that says what to do with columns that differ.
 
-    `headers` of two texts of as many cells may mean the same columns.
+    `headers` of two texts that differ only in numbers, as of sensors, may mean the same columns.
     """
     others = set(mine) ^ set(theirs)
     if not set(mine) & set(theirs):
         way = "Give columns of the same measurement the same name in all files."
-        if len(headers[0]) != len(headers[1]) or not headers[0]:
+        first, second = ([re.sub(r"\d+", "", name) for name in each] for each in headers)
+        if first != second or not first:
             return way
         line = f"names = {json.dumps(headers[1], ensure_ascii=False)}"
         return f"{way} If they are the same columns in all files: {add_line(line)}"
