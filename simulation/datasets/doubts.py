@@ -27,7 +27,7 @@ _NO_CLASS = re.compile(
     r"proband|patient|data|recording|rec|session|trial|raw|log",
     re.IGNORECASE,
 )
-"""Word in the name of a recording that is not of a class."""
+"""Word in the name of a recording that names no class."""
 _PERSON_ID = re.compile(r"[a-z]{0,2}[\W_]*\d+", re.IGNORECASE)
 MOST_COLUMNS = 8
 """Maximum number of columns of labels that may be a class, a person and the like."""
@@ -63,8 +63,8 @@ def remarks_of(data: FleetData) -> list[str]:
 def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
     """Return likely classes of recordings by patterns of their names.
 
-    A class is the first word of an activity that is not in all names, or else all words that are
-    not in all names and name no person, sensor or place on a body.
+    Words that are in all names do not count. A class is the first word that names an activity.
+    Without activities, it is all words that name no person, sensor or place on a body.
     """
     words_of = {name: re.findall(r"[^\W\d_]+", name) for name in names}
     in_all = set.intersection(*map(set, words_of.values())) if len(names) > 1 else set()

@@ -1,4 +1,4 @@
-"""Layouts of loggers, machines and meters: rates in comments, rows twice, numbers for nothing."""
+"""Layouts of loggers, machines and meters: rates in comments, repeated rows, missing codes."""
 
 import json
 from collections.abc import Callable

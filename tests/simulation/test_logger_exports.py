@@ -115,7 +115,7 @@ def test_rows_in_bursts_are_said(tmp_path: Path) -> None:
 
 
 class TestBids:
-    """Tables of BIDS without header, with a file of JSON and a file of events beside each."""
+    """BIDS tables without header, each with a JSON file and a file of events."""
 
     @pytest.mark.parametrize("start_s", [0, -2])
     def test_events_say_the_classes(self, tmp_path: Path, start_s: float) -> None:

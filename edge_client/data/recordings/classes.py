@@ -1,4 +1,4 @@
-"""Classes of the samples of a file: the cells of a column, or columns that each say 0 or 1."""
+"""Classes of a file's samples, from one column of names or from a column of 0 and 1 per class."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,15 +12,15 @@ from wire.arrays.tensors import Array
 from wire.errors import DataError
 
 FIRST_FLAGS = 50
-"""Number of cells by which most columns are known to say something else than 0 or 1."""
+"""Number of cells that are read first: they rule out most columns."""
 LARGEST_WHOLE = 1e15
-"""Number from which floats are not exact."""
+"""Size from which floats are not exact, so that numbers keep their text."""
 NO, YES = ("", "0", "0.0", "false"), ("1", "1.0", "true")
-"""Cells of a column that says if a class is present."""
+"""Cells for an absent and a present class."""
 
 
 def class_columns(roles: Mapping[str, ColumnRole]) -> list[str]:
-    """Return the name of the column of classes, or the names of those that say 1 for a class."""
+    """Return the names of the columns of classes: one of names, or several of 0 and 1."""
     names = [name for name, role in roles.items() if role.role == LABEL]
     return [name for name in names if not name.startswith((NAMED, TARGET))]
 
@@ -36,12 +36,12 @@ def class_cells(path: TableSource, part: TablePart, labels: Sequence[str]) -> Ar
     each = [flags_of(part.columns[name]) for name in labels]
     flags = np.array([flag for flag in each if flag is not None])
     if len(flags) < len(each) or (flags.sum(0) > 1).any():
-        raise DataError(several_labels(path, labels))
+        raise DataError(several_labels_error(path, labels))
     return np.array(["", *labels])[np.where(flags.any(0), flags.argmax(0) + 1, 0)]
 
 
 def flags_of(column: Array) -> Array | None:
-    """Return True (n,) where cells say 1 or true, None if one says neither this nor 0 or false."""
+    """Return True (n,) where cells are 1 or true; None if a cell is not 0, 1, true or false."""
     if column.dtype.kind != "U":
         return np.equal(column, 1) if np.isin(column, (0, 1)).all() else None
     if not {cell.strip().lower() for cell in column[:FIRST_FLAGS].tolist()} <= {*NO, *YES}:
@@ -51,8 +51,8 @@ def flags_of(column: Array) -> Array | None:
     return says_one if (says_one | np.isin(cells, NO)).all() else None
 
 
-def several_labels(path: TableSource, labels: Sequence[str]) -> str:
-    """Return the error about several columns that are the label."""
+def several_labels_error(path: TableSource, labels: Sequence[str]) -> str:
+    """Return the error text about several columns with the role `label`."""
     ways = dict.fromkeys(labels, LEFT_OUT) | {labels[0]: LABEL}
     return (
         f"{path}: one column may be the label, got {in_words(labels)}, or several of which one "
@@ -62,16 +62,13 @@ def several_labels(path: TableSource, labels: Sequence[str]) -> str:
 
 
 def class_texts(column: Array) -> tuple[list[str], Array, Array]:
-    """Return the labels in a column, "" for none.
-
-    They come with the first row of each, and the number (n,) of each sample's label.
-    """
+    """Return the labels in a column ("" for none), their first rows, and each row's label (n,)."""
     texts, first, inverse = np.unique(texts_of(column), return_index=True, return_inverse=True)
     return texts.tolist(), first, inverse
 
 
 def has_cell(column: Array) -> Array:
-    """Return True (n,) for each cell of a column of classes with any text, a word for none too."""
+    """Return True (n,) where a cell of a column of classes is not empty."""
     if column.dtype.kind == "f":
         return ~np.isnan(column)
     names, inverse = np.unique(column.astype(str), return_inverse=True)
@@ -90,7 +87,7 @@ def texts_of(column: Array) -> Array:
 
 
 def _without_point(text: str) -> str:
-    """Return a number with a point that is whole without it, any other text as it is."""
+    """Return a whole number without its point, and any other text unchanged."""
     if "." not in text or not NUMERAL.fullmatch(text):
         return text
     number = float(text)

@@ -106,7 +106,7 @@ _UNLABELLED = 3
 FEWEST_SAMPLES = 8
 """Minimum length of a window that an error proposes."""
 SELDOM = 0.25
-"""Share of the rows below which a column has values too seldom to be a channel beside others."""
+"""Minimum share of rows with a value, for a column to be a channel beside others."""
 _SAME_LABEL = NO_LABEL - 1
 """Number of a row without a label where labels hold up to the next one."""
 

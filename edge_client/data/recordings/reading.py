@@ -13,7 +13,7 @@ import msgspec
 
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
-from edge_client.data.recordings.remarks import between, copied, one_hot, sensors_apart
+from edge_client.data.recordings.remarks import between, sample_remarks, one_hot, sensors_apart
 from edge_client.data.recordings.resampling import longest_interval_s
 from edge_client.data.recordings.scanning import (
     LARGEST_CLASS,
@@ -49,13 +49,13 @@ from edge_client.data.tables.values import (
     FEWEST,
     ONE_VALUE,
     ColumnFacts,
-    are_of_rows,
-    codes_for_nothing,
     come_back,
     constant,
     lasting,
+    missing_codes,
     reason_by_values,
     tells_the_class,
+    tells_the_sensor,
 )
 from edge_client.data.tables.words import SETTINGS, FolderSettings
 from wire.errors import DataError
@@ -150,7 +150,7 @@ def read_reading(
     for name, role in headers.items():
         facts = [scan.facts[name] for scan in scans.values() if name in scan.facts]
         if role.role == CHANNEL:
-            missing |= dict.fromkeys(codes_for_nothing(facts), name)
+            missing |= dict.fromkeys(missing_codes(facts), name)
         wrong = next((each.wrong for each in facts if each.wrong), None)
         if role.role == CHANNEL and role.reason and wrong:  # a user names it
             raise DataError(
@@ -168,7 +168,7 @@ def read_reading(
             numbers = set[float]().union(*(each.levels or () for each in facts))
             is_named = plain(name) in SENSOR_COLUMNS and any(each.varies for each in facts)
             are_codes = is_named and len(numbers) > 1 and not any(n % 1 for n in numbers)
-            if (wrong and plain(name) in SENSOR_COLUMNS) or are_codes or are_of_rows(facts):
+            if (wrong and plain(name) in SENSOR_COLUMNS) or are_codes or tells_the_sensor(facts):
                 place, text = wrong or (first.sources[0].files[0][1], f"{min(numbers):g}")
                 raise DataError(
                     f"{place}, column {name}: {text!r} is likely the sensor of the row. "
@@ -308,7 +308,7 @@ def read_reading(
             + add_line("window = 1")
         )
     remarks += [text for scan in scans.values() if (text := sensors_apart(scan))][:1]
-    remarks += copied(scans)
+    remarks += sample_remarks(scans)
     all_rates = rates | of_tracks
     others = [d for d, rate in all_rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
     if others:

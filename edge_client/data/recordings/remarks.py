@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from edge_client.data.recordings.folders import sensor_in
-from edge_client.data.recordings.repeats import copies
+from edge_client.data.recordings.repeats import copy_remark
 from edge_client.data.recordings.scanning import FolderScan
 from edge_client.data.tables.parts import add_line, class_line
 
@@ -46,7 +46,7 @@ def sensors_apart(scan: FolderScan) -> str:
     )
 
 
-def copied(scans: Mapping[str, FolderScan]) -> list[str]:
+def sample_remarks(scans: Mapping[str, FolderScan]) -> list[str]:
     """Return remarks about samples that come twice or in bursts, or columns that end early."""
     remarks, names = list[str](), dict[bytes, tuple[str, str]]()
     for device, scan in scans.items():
@@ -55,13 +55,13 @@ def copied(scans: Mapping[str, FolderScan]) -> list[str]:
             other, first = names.setdefault(digest, (device, name))
             if other != device:
                 pair = ((first, other), (name, device))
-                remarks.append(copies(*(n if n == d else f"{n} of {d}" for n, d in pair)))
+                remarks.append(copy_remark(*(n if n == d else f"{n} of {d}" for n, d in pair)))
     more = [f"{len(remarks) - SHOWN} more files have such samples"]
     return remarks[:SHOWN] + more * (len(remarks) > SHOWN)
 
 
 def one_hot(scans: Iterable[FolderScan]) -> list[str]:
-    """Return names of columns of 0 and 1 of which one says 1 in most rows, and never two."""
+    """Return the columns of 0 and 1 in which most rows have one 1, and no row has two."""
     counts, both, of_all = Counter[str](), Counter[tuple[str, str]](), set[str]()
     for scan in scans:
         both.update(scan.flags)

@@ -6,27 +6,29 @@ from edge_client.data.recordings.resampling import longest_interval_s
 from wire.arrays.tensors import Array
 
 MANY = 0.3
-"""Share of a file's rows from which rows that repeat others are no chance."""
+"""Share of repeated rows in a file above which they are not a coincidence."""
 FEWEST_AGAIN = 50
-"""Minimum number of such rows that do not follow the row that they repeat."""
+"""Minimum number of repeated rows away from the rows that they repeat."""
 
 BURST = 3.0
-"""Factor between the usual and the mean rate of rows from which they come in bursts."""
+"""Ratio of the usual to the mean rate of rows above which rows come in bursts."""
 
 
-def mixed(hashed: Array, numbers: Array) -> Array:
-    """Return numbers (n,) uint64 by which rows with other values mostly differ."""
+def row_hashes(hashed: Array, numbers: Array) -> Array:
+    """Return hashes (n,) uint64 of rows: those of their earlier columns, with one more column."""
     product = hashed * np.uint64(0x9E3779B97F4A7C15)
     values = numbers.astype(np.float64).view(np.uint64)
     return np.asarray((product ^ (product >> np.uint64(29))) + values)
 
 
 def new_rows(t: Array, hashed: Array) -> tuple[Array, str]:
-    """Return the rows that do not repeat the row before, all if few do; a remark about the others.
+    """Return the rows to read, without repeats of the row before, and a remark or "".
+
+    Few repeats are not left out.
 
     Args:
         t: times (n,) of a file's first rows.
-        hashed: number (n,) of each of them by its time and values (`mixed`).
+        hashed: hashes (n,) of their times and values (`row_hashes`).
     """
     same = t[1:] == t[:-1]
     repeats = same & (hashed[1:] == hashed[:-1])
@@ -43,7 +45,7 @@ def new_rows(t: Array, hashed: Array) -> tuple[Array, str]:
 
 
 def rate_without_bursts(t: Array, rate_hz: float) -> float:
-    """Return the mean rate of rows between gaps if it is far below their usual one, else 0.
+    """Return the mean rate of rows between gaps if rows come in bursts, else 0.
 
     Args:
         t: times (n,) of the rows in seconds.
@@ -55,7 +57,7 @@ def rate_without_bursts(t: Array, rate_hz: float) -> float:
     return float(f"{mean_hz:.3g}") if rate_hz > BURST * mean_hz else 0.0
 
 
-def copies(name: str, other: str) -> str:
+def copy_remark(name: str, other: str) -> str:
     """Return the remark about two recordings with the same content."""
     return (
         f"{name} and {other} have the same times and values, so the same samples are for training "

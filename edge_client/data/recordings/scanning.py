@@ -20,7 +20,7 @@ from edge_client.data.recordings.classes import (
     class_texts,
     flags_of,
     has_cell,
-    several_labels,
+    several_labels_error,
     texts_of,
 )
 from edge_client.data.recordings.folders import (
@@ -29,7 +29,12 @@ from edge_client.data.recordings.folders import (
     is_chosen,
     roles_in,
 )
-from edge_client.data.recordings.repeats import copies, mixed, new_rows, rate_without_bursts
+from edge_client.data.recordings.repeats import (
+    copy_remark,
+    new_rows,
+    rate_without_bursts,
+    row_hashes,
+)
 from edge_client.data.tables.clock import (
     FIRST,
     LONG_UNITS,
@@ -167,11 +172,11 @@ class FolderScan:
     again: list[str] = field(default_factory=list)
     """Remarks about samples that come twice or in bursts, or columns that end early."""
     missing: set[str] = field(default_factory=set)
-    """Numbers in the files that stand for no value by a user's words."""
+    """Numbers of the setting `missing` that are in the files, as text."""
     flags: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Number of rows in which both of two columns of 0 and 1 say 1, or one column does."""
+    """Number of rows in which both of two columns of 0 and 1 are 1, or in which one column is."""
     spans: list[tuple[float, float, str]] = field(default_factory=list)
-    """Begin and end of recordings whose times are since 1970, and their names."""
+    """Begin, end and name of each recording with times since 1970."""
     date_order: dict[str, bool] = field(default_factory=dict)
     """Order of the dates in all files, see `days_first`."""
 
@@ -292,7 +297,7 @@ def full_names(sensor: str, names: Iterable[str], spellings: Collection[str]) ->
 def without_others(
     mine: Sequence[str], theirs: Sequence[str], headers: Sequence[Sequence[str]] = ((), ())
 ) -> str:
-    """Return the sentence of an error that says what to do with columns that differ.
+    """Return the last sentences of an error about columns that differ.
 
     `headers` of two texts that differ only in numbers, as of sensors, may mean the same columns.
     """
@@ -338,7 +343,7 @@ def roles_of(
     if len(of_classes := class_columns(roles)) > 1 and any(
         roles[name].reason != USER for name in of_classes
     ):
-        raise DataError(several_labels(path, of_classes))
+        raise DataError(several_labels_error(path, of_classes))
     kinds = {
         name.split(".")[0] + "." if name.startswith((NAMED, TARGET)) else LABEL for name in labels
     }
@@ -429,13 +434,13 @@ def _scan_file(
         same_time, hashed = np.zeros(0, bool), np.zeros(len(part.lines), np.uint64)
         if time:
             t, are_dates = times_of(device, path, roles, part)
-            same_time, hashed = t[1:] == t[:-1], mixed(hashed, t)
+            same_time, hashed = t[1:] == t[:-1], row_hashes(hashed, t)
             t = t if count <= FIRST else t[:0]
             times.append((t, are_dates))
             if dividers:
                 tracks_here = tracks_of(part, dividers, number_of_track)
                 tracks.append(tracks_here[: len(t)])
-                hashed = mixed(hashed, tracks_here)
+                hashed = row_hashes(hashed, tracks_here)
                 same_time = same_time[:0]  # rows of one time are of other persons
         codes = None
         if labels:
@@ -464,7 +469,7 @@ def _scan_file(
                 continue
             facts = device.facts.setdefault(full[name], ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
-            column, hashed = part.columns[name], mixed(hashed, numbers)
+            column, hashed = part.columns[name], row_hashes(hashed, numbers)
             if len(same_time):
                 facts.same_time += int(same_time.sum())
                 facts.same_cell += int((same_time & (column[1:] == column[:-1])).sum())
@@ -517,7 +522,7 @@ def _scan_file(
     if any(low < high for low, high in bounds.values()) and count >= FEWEST_TIMES:
         name = path.name if source.files[1:] else source.name
         if (other := device.contents.setdefault(content.digest(), name)) != name:
-            device.again.append(copies(other, name))
+            device.again.append(copy_remark(other, name))
     if times:
         t = np.concatenate([numbers for numbers, _ in times])
         are_dates = all(of_dates for _, of_dates in times)
@@ -569,7 +574,7 @@ def _scan_file(
 
 
 def comment_rate(path: TableSource) -> float:
-    """Return the rate that comments in a file say, 0 if they say none."""
+    """Return the rate (Hz) in the comments of a file, 0 if there is none."""
     return form_of(path).comment_rate_hz if is_text_file(path) else 0.0
 
 
@@ -679,9 +684,7 @@ def to_seconds(
         places = [np.flatnonzero(tracks == number) for number in range(count)]
     has_intervals = are_intervals(path)
     first = t[places[0]]
-    unit = checked_unit(
-        path, name, np.sort(first[::2]) if has_intervals else first, are_dates, unit
-    )
+    unit = read_unit(path, name, np.sort(first[::2]) if has_intervals else first, are_dates, unit)
     for rows in places if unit else ():
         track = t[rows]
         in_seconds(track, (UNITS | LONG_UNITS)[unit], are_dates, not has_intervals)
@@ -735,10 +738,13 @@ def times_of(
     return numbers, are_dates
 
 
-def checked_unit(path: TableSource, name: str, times: Array, are_dates: bool, unit: str) -> str:
-    """Return the unit of times that seldom fall, "" if they only count samples.
+def read_unit(path: TableSource, name: str, times: Array, are_dates: bool, unit: str) -> str:
+    """Return the unit of times, "" if they only count samples.
 
-    `unit` is known, or "" if the first numbers say it.
+    `unit`: unit from the settings; "" to take it from the first numbers.
+
+    Raises:
+        DataError: the times often fall.
     """
     finite = times[:FIRST][np.isfinite(times[:FIRST])]
     steps = np.diff(finite)

@@ -36,7 +36,7 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def others_of(paths: Iterable[Path], tables: Collection[Path]) -> tuple[str, ...]:
-    """Return the names of the files that are not among the tables, and may hold measurements.
+    """Return the names of the files that are no tables and may have measurements.
 
     A file of JSON with the name of a table describes it.
     """
@@ -56,9 +56,9 @@ def unread(paths: Iterable[Path]) -> str:
     if path is None:
         names = others_of(some, [f for f in some if f.name.lower().endswith(_TABLES)])
         of_text = (
-            " is no table: its first line needs several cells, and its second one a number."
+            " is no table: the first line must have several cells, and the second one a number."
             if names and names[0].lower().endswith((".txt", ".log"))
-            else " is of a kind that is not read: if it is a table of text, name it *.csv."
+            else " is of a kind that is not read. If it is a text with a table, name it *.csv."
         )
         return f" {names[0]}{of_text}" if names else ""
     if path.suffix.lower() in _ARCHIVES:

@@ -265,7 +265,7 @@ def spread(times: Array) -> Array:
 
 
 def continued(times: Array) -> Array:
-    """Return times that go on after midnight, or a full hour, and any other times as they are."""
+    """Return times of day that go on after midnight or a full hour; leave others unchanged."""
     if not len(times) or (largest := np.nanmax(times)) >= DAY_S:
         return times
     period_s = DAY_S if largest >= 3600 else 3600.0

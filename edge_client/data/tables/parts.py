@@ -186,7 +186,7 @@ def class_line(label: str, name: str) -> str:
 
 
 def missing_line(numbers: Iterable[float]) -> str:
-    """Return the line of ``shoal.toml`` with the numbers that stand for no value."""
+    """Return the line of ``shoal.toml`` that makes these numbers empty cells."""
     return f"missing = [{', '.join(f'{number:.15g}' for number in sorted(numbers))}]"
 
 
@@ -275,7 +275,7 @@ def parts_of(
 
 
 def empty_numbers(part: TablePart, missing: Collection[float]) -> set[float]:
-    """Empty the cells of a part with numbers that stand for no value; return those it has."""
+    """Empty the cells of a part that have one of the numbers `missing`; return these numbers."""
     there = set[float]()
     for name, column in part.columns.items() if missing else ():
         numbers = read_numbers(column)[0]
@@ -373,7 +373,7 @@ def _names_list(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
 
 
 def _begins_anew(codes: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
-    """Return True if a column that grows falls where codes change, as cycles of machines do."""
+    """Return True if a growing column falls where codes change, like the cycles of a machine."""
     changes = [i for i, (cell, next_) in enumerate(pairwise(codes), 1) if cell != next_]
     growing = [read_numbers(np.array(cells))[0] for cells in columns if _grows(cells)]
     return bool(changes) and any((np.diff(t)[np.array(changes) - 1] < 0).all() for t in growing)

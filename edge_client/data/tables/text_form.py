@@ -41,16 +41,16 @@ BEGINS = ("start", "begin", "from", "onset", "start_time", "begin_time", "time_s
 ENDS = ("end", "stop", "to", "offset", "end_time", "stop_time", "time_end", "end_at")
 """Names of the times at which an interval with one label begins and ends."""
 DURATION = "duration"
-"""Name of the seconds from the beginning of an interval to its end, if no column is the end."""
+"""Column with the length of an interval (s), if no column has its end."""
 _BESIDE_INTERVALS = frozenset((DURATION, "comment", "note", "notes", "confidence", "annotator"))
 _KINDS = frozenset(("", "smp", "avg", "max", "min", "std", "tot", "med", "wvc"))
-"""Kinds of values, which loggers of Campbell Scientific name in a line below the units."""
+"""Kinds of values in a line below the units, by loggers of Campbell Scientific."""
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
 _DATE = re.compile(r"(?:\d{4}-\d{2}-\d{2}|\d{1,4}([-./])\d{1,2}\1\d{1,4})[T ]\d{1,2}:\d{2}")
 MOMENT = re.compile(rf"{_DATE.pattern}|\d{{1,2}}:\d{{2}}(?!\d)")
-"""Beginning of a date with a time of day, or of a time of day."""
+"""Beginning of a cell with a date or a time of day."""
 _ARROW = re.compile(r"^(\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?) -> *")
-"""Time that Arduino's serial monitor writes before a line."""
+"""Time before a line of Arduino's serial monitor."""
 _NAMES_IN_COMMENT = re.compile(r'"columns?"\s*:\s*(\[[^]]*\])')
 _RATE_IN_COMMENT = re.compile(
     r"(?:sampl\w*[\W_]*(?:rate|freq\w*)[^\d\n]{0,12}?|(?:rate|freq\w*|fs)\W{1,4}(?=[\d.]+ ?k?hz))"
@@ -82,7 +82,7 @@ class TextForm:
     names: tuple[str, ...] = ()
     """Names of columns without a header that are clear."""
     comment_rate_hz: float = 0.0
-    """Rate that comments before the rows say, 0 if they say none."""
+    """Rate (Hz) in comments before the rows; 0 if there is none."""
     start_s: float = 0.0
     rate_hz: float = 0.0
     """Time of the first row since 1970 and rows a second, if the first two lines say them, else 0.
@@ -221,7 +221,7 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
 
 
 def _sidecar(path: Path, width: int) -> tuple[tuple[str, ...], float, float] | None:
-    """Return names, start and rate of a table of BIDS by the file of JSON beside it, or None."""
+    """Return names, start and rate of a BIDS table from its JSON file; None without such a file."""
     beside = path.with_name(f"{stem_of(path)}.json")
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         facts = json.loads(beside.read_bytes())
@@ -235,7 +235,7 @@ def _sidecar(path: Path, width: int) -> tuple[tuple[str, ...], float, float] | N
 def _names_in_comments(
     comments: Sequence[str], cells: Sequence[str], separator: str
 ) -> tuple[str, ...]:
-    """Return the names of columns that comments before rows without a header say, () if none do.
+    """Return the names of columns in comments before rows without a header, () if none has them.
 
     They are a list called ``column`` in JSON, or the last comment, if it has as many names.
     """
@@ -409,7 +409,7 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _with_cell_of_time(line: str, separator: str) -> str:
-    """Return a line of Arduino's serial monitor with its time as a cell, any other as it is."""
+    """Return a line of Arduino's serial monitor with its time as a cell; leave others unchanged."""
     has_time = "->" in line[:20] and (separator in " ," or separator in line)
     return _ARROW.sub(rf"\1{separator}", line) if has_time else line
 

@@ -34,9 +34,9 @@ MOST_CELLS = 4096
 ONE_VALUE = "it has one value in all recordings"
 """Reason of a column that says nothing."""
 CYCLES = frozenset(2.0**bits for bits in range(4, 33))
-"""Numbers of steps after which a counter begins anew."""
+"""Numbers of steps after which a counter may begin anew."""
 _CODE = re.compile(r"9{3,}(\.9+)?|1e\+?\d\d|32768|32767|65535|2147483648|2147483647")
-"""Digits of a number that often stands for no value."""
+"""Digits of numbers that often mean a missing value."""
 MOST_VALUES = 64
 """Maximum number of values of a column that may each stand for a class."""
 
@@ -48,8 +48,8 @@ class Edge(NamedTuple):
     samples: int = 0
     following: float = np.inf
 
-    def joined(self, other: "Edge") -> "Edge":
-        """Return the edge of the values of both."""
+    def merge(self, other: "Edge") -> "Edge":
+        """Return the edge of the values of both edges."""
         low, high = sorted((self, other))
         if low.value == high.value:
             return Edge(low.value, low.samples + high.samples, min(low.following, high.following))
@@ -96,14 +96,15 @@ class ColumnFacts:
     by_recording: int = 0
     """Sum of the numbers of values of each recording."""
     levels: set[float] | None = field(default_factory=set)
-    """Values, None if there are more than `MOST_VALUES`."""
+    """Different values; None if there are more than `MOST_VALUES`."""
     jumps: set[float] | None = field(default_factory=set)
-    """Differences of neighbouring values that differ, None if there are more than two."""
+    """Different steps between neighbouring values, without 0; None if there are more than two."""
     same_time: int = 0
-    """Number of rows with the time of the row before, and of those with its value too."""
+    """Number of rows with the time of the row before."""
     same_cell: int = 0
+    """Number of rows with the time and the value of the row before."""
     edges: tuple[Edge, Edge] = (NO_EDGE, NO_EDGE)
-    """Smallest value, and the largest one with another sign."""
+    """Edges of the values and of the negated values."""
     stretches: int = 0
     """Number of stretches of one value, and the samples in them."""
     in_stretches: int = 0
@@ -117,12 +118,12 @@ class ColumnFacts:
         steps = np.diff(whole if np.isnan(previous) else np.concatenate([[previous], whole]))
         changes = steps[steps != 0]
         self.levels, self.jumps = (
-            _few(self.levels, whole, MOST_VALUES),
-            _few(self.jumps, changes, 2),
+            _union(self.levels, whole, MOST_VALUES),
+            _union(self.jumps, changes, 2),
         )
         if len(whole):
             smallest, largest = self.edges
-            self.edges = smallest.joined(Edge.of(whole)), largest.joined(Edge.of(-whole))
+            self.edges = smallest.merge(Edge.of(whole)), largest.merge(Edge.of(-whole))
         self.up, self.down = self.up + int((steps > 0).sum()), self.down + int((steps < 0).sum())
         if classes is None:
             return
@@ -173,24 +174,27 @@ class ColumnFacts:
             self.varies = True
 
 
-def _few(values: set[float] | None, more: Array, most: int) -> set[float] | None:
-    """Return values with those of an array (n,), None if there are more than `most`."""
+def _union(values: set[float] | None, more: Array, most: int) -> set[float] | None:
+    """Return the union of values and an array (n,); None if it has more than `most`."""
     for part in (more[: 4 * MOST_VALUES], more):
         values = None if values is None else values | set(np.unique(part).tolist())
         values = None if values is None or len(values) > most else values
     return values
 
 
-def counts_anew(devices: Sequence[ColumnFacts]) -> bool:
-    """Return True if a column counts to a power of two, and then begins anew."""
+def is_cyclic_counter(devices: Sequence[ColumnFacts]) -> bool:
+    """Return True if a column counts up to a power of two, and begins anew."""
     if any(facts.jumps is None for facts in devices):
         return False
     jumps = sorted(set[float]().union(*(facts.jumps or () for facts in devices)))
     return len(jumps) == 2 and jumps[1] > 0 and 1 - jumps[0] / jumps[1] in CYCLES
 
 
-def are_of_rows(devices: Sequence[ColumnFacts]) -> bool:
-    """Return True if a column says what the value of a row is of: no two rows of a time alike."""
+def tells_the_sensor(devices: Sequence[ColumnFacts]) -> bool:
+    """Return True if a column seems to number the sensors whose rows alternate in a table.
+
+    It has whole numbers. Many rows have the time of the row before, and none its number.
+    """
     same_time = sum(facts.same_time for facts in devices)
     few = all(facts.levels is not None and len(facts.levels) != 1 for facts in devices)
     whole = all(not value % 1 for facts in devices for value in facts.levels or ())
@@ -202,15 +206,14 @@ def are_of_rows(devices: Sequence[ColumnFacts]) -> bool:
     )
 
 
-def codes_for_nothing(devices: Sequence[ColumnFacts]) -> dict[float, int]:
-    """Return values that may stand for no value, with their numbers of samples.
+def missing_codes(devices: Sequence[ColumnFacts]) -> dict[float, int]:
+    """Return values that may mean a missing value, with their numbers of samples.
 
-    Such a value is below or above all others, and far from them: by a multiple of their range, or
-    by less if it is written as such codes are, as -999.
+    Such a value is far below or far above all others. A usual code such as -999 may be nearer.
     """
     edges = [Edge(), Edge()]
     for facts in devices:
-        edges = [a.joined(b) for a, b in zip(edges, facts.edges, strict=True)]
+        edges = [a.merge(b) for a, b in zip(edges, facts.edges, strict=True)]
     if sum(facts.values for facts in devices) < FEWEST:
         return {}
     low, high = edges
@@ -225,7 +228,7 @@ def codes_for_nothing(devices: Sequence[ColumnFacts]) -> dict[float, int]:
 
 
 def _is_code(value: float) -> bool:
-    """Return True if a number is written as those that stand for no value."""
+    """Return True if a number is a usual code for a missing value."""
     return _CODE.fullmatch(f"{abs(value):.15g}") is not None
 
 
@@ -250,7 +253,7 @@ def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
         way = "grows" if up > down else "falls"
         what = f"it only {way}" if not min(up, down) else f"it {way} and then begins anew"
         return f"{what}, as a clock or a counter does"
-    if counts_anew(devices):
+    if is_cyclic_counter(devices):
         return "it grows and then begins anew, as a counter does"
     if one := constant(devices):
         return (
