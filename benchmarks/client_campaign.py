@@ -27,7 +27,7 @@ from wire.topics import Topics
 FLEET, DEVICE, WATCHER = "default", "board", "watcher"
 PATIENCE_S, REST_S = 120.0, 3.0
 ROUNDS, EPOCHS = 5, 10
-"""Rounds of training of a campaign, and passes over the windows in each."""
+"""Number of training rounds of a campaign, and of passes over the windows in each."""
 
 
 class Campaign:
@@ -140,13 +140,13 @@ def memory_of(pid: int) -> dict[str, float]:
 
 
 def processor_s(pid: int) -> float:
-    """Return the seconds of the processor that a process has taken."""
+    """Return the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def libraries_of(pid: int) -> dict[str, float]:
-    """Return the number and the MB of the shared libraries that a process has mapped."""
+    """Return the number and the size (MB) of the shared libraries of a process."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     paths = {Path(line.split(maxsplit=5)[5]) for line in lines if ".so" in line}
     sizes = {path: path.stat().st_size / 1e6 for path in paths if path.exists()}

@@ -1,8 +1,8 @@
 """Cost of a client in C++ beside `shoal-edge`: ``python -m benchmarks.cpp_client``.
 
 The prototype in `benchmarks/cpp_client` carries out plans of training and evaluation on the real
-wire, and is no client: `benchmarks.client_parts` says which parts it lacks. Each client has a fleet
-of its own (`benchmarks.client_campaign`). Clients take turns. Writes
+wire. It is no client: `benchmarks.client_parts` lists the parts that it lacks. Each client has a
+fleet of its own (`benchmarks.client_campaign`). Clients take turns. Writes
 ``benchmarks/results/cpp_client.json`` and its section of ``benchmarks/RESULTS.md``.
 """
 
@@ -146,7 +146,7 @@ def measure(turns: int) -> dict[str, Any]:
 
 
 def memory_table(campaigns: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the memory of the clients as Markdown: medians over turns."""
+    """Return the median memory of each client over turns, as Markdown."""
     lines = [
         "| client | shared libraries, MB (ExecuTorch's) | at rest: RSS, MiB | PSS "
         "| peak (VmHWM) | after training: RSS | PSS | peak (VmHWM) |",
@@ -165,7 +165,7 @@ def memory_table(campaigns: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def time_table(campaigns: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the times of the clients as Markdown: medians over turns, in brackets the least."""
+    """Return the median (and least) times of each client over turns, as Markdown."""
     lines = [
         "| client | start to check-in, s | first round, s | a later round, s "
         "| processor in a round, s | mean loss in the last round |",

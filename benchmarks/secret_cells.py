@@ -25,7 +25,7 @@ MEANS = (
     ("multi-krum", True),
     ("median", False),
 )
-"""Means, and True where they are those of secret mode."""
+"""Means, and True for secret mode."""
 
 
 def accuracy_of(mean: str, is_secret: bool, attack: str, attackers: int, seed: int) -> float:
@@ -41,12 +41,12 @@ def accuracy_of(mean: str, is_secret: bool, attack: str, attackers: int, seed: i
         hyper={"lr": 0.05},
         seed=seed,
     )
-    found = simulate(data, settings, objective=linear_on(data)).summary.accuracy.mean
-    assert found is not None
-    return 100 * found
+    accuracy = simulate(data, settings, objective=linear_on(data)).summary.accuracy.mean
+    assert accuracy is not None
+    return 100 * accuracy
 
 
-def measured(attack: str) -> list[dict[str, Any]]:
+def measure_rows(attack: str) -> list[dict[str, Any]]:
     """Return the accuracies of each mean under an attack, by number of attackers and by seed."""
     rows = []
     for mean, is_secret in MEANS:
@@ -57,19 +57,19 @@ def measured(attack: str) -> list[dict[str, Any]]:
             "accuracies": {},
         }
         for attackers in ATTACKERS:
-            found = [accuracy_of(mean, is_secret, attack, attackers, seed) for seed in SEEDS]
-            row["accuracies"][attackers] = found
+            accuracies = [accuracy_of(mean, is_secret, attack, attackers, seed) for seed in SEEDS]
+            row["accuracies"][attackers] = accuracies
         print(json.dumps(row), flush=True)
         rows.append(row)
     return rows
 
 
-def section(kept: dict[str, Any]) -> str:
+def section(results: dict[str, Any]) -> str:
     """Return the results as Markdown."""
     lines = [
         "## Robust means over cells",
         "",
-        f"Machine: {kept['machine']}. Made by `python -m benchmarks.secret_cells`; numbers in "
+        f"Machine: {results['machine']}. Made by `python -m benchmarks.secret_cells`; numbers in "
         f"`results/secret_cells.json`. MNIST dealt at random to {DEVICES} devices, 60 examples "
         f"each, one linear layer, {ROUNDS} rounds. Accuracy of honest devices in %, the mean of "
         f"{len(SEEDS)} seeds. In secret mode, robust means compare ten cells of five devices.",
@@ -77,7 +77,7 @@ def section(kept: dict[str, Any]) -> str:
         f"| attack | mean | {' | '.join(f'{n} attackers' for n in ATTACKERS)} |",
         f"|---|---{'|---' * len(ATTACKERS)}|",
     ]
-    for row in kept["rows"]:
+    for row in results["rows"]:
         place = "" if row["secret"] else ", clear mode"
         cells = [f"{statistics.fmean(values):.1f}" for values in row["accuracies"].values()]
         lines.append(f"| `{row['attack']}` | `{row['mean']}`{place} | {' | '.join(cells)} |")
@@ -85,10 +85,10 @@ def section(kept: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print as it comes, and keep."""
-    rows = [row for attack in ATTACKS for row in measured(attack)]
-    kept = {"machine": describe_machine(), "rows": rows}
-    keep(kept, OUT, OUT, "secret-cells", section(kept))
+    """Measure, print each row, and write the results."""
+    rows = [row for attack in ATTACKS for row in measure_rows(attack)]
+    results = {"machine": describe_machine(), "rows": rows}
+    keep(results, OUT, OUT, "secret-cells", section(results))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ DEVICES = (20, 200, 1000)
 
 def mnist_of(devices: int, seed: int) -> FleetData:
     """Return MNIST dealt at random, 60 examples and 10 tests a device."""
-    dealt = read_partition(f"iid:devices={devices}:examples=60:tests=10")
-    return partition(load_data("mnist"), dealt, seed)
+    spec = read_partition(f"iid:devices={devices}:examples=60:tests=10")
+    return partition(load_data("mnist"), spec, seed)
 
 
 def linear_on(data: FleetData) -> Supervised:
@@ -64,24 +64,24 @@ def accuracy_of(data: FleetData, noise: str, seed: int) -> float:
     return 100 * accuracy
 
 
-def measured(devices: int) -> dict[str, Any]:
-    """Return the accuracies of each mechanism with so many devices, by seed."""
-    found: dict[str, list[float]] = {noise: [] for noise in NOISES}
+def measure_rows(devices: int) -> dict[str, Any]:
+    """Return the accuracies of each mechanism on a number of devices, by seed."""
+    accuracies: dict[str, list[float]] = {noise: [] for noise in NOISES}
     for seed in SEEDS:
         data = mnist_of(devices, seed)
         for noise in NOISES:
-            found[noise].append(accuracy_of(data, noise, seed))
-            print(devices, seed, noise, f"{found[noise][-1]:.1f} %", flush=True)
-    return {"devices": devices, "accuracies": found}
+            accuracies[noise].append(accuracy_of(data, noise, seed))
+            print(devices, seed, noise, f"{accuracies[noise][-1]:.1f} %", flush=True)
+    return {"devices": devices, "accuracies": accuracies}
 
 
-def section(kept: dict[str, Any]) -> str:
+def section(results: dict[str, Any]) -> str:
     """Return the results as Markdown."""
     heads = ["none", *(noise.rpartition("=")[2] for noise in NOISES[1:])]
     lines = [
         "## Noise in shares",
         "",
-        f"Machine: {kept['machine']}. Made by `python -m benchmarks.secret_noise`; numbers in "
+        f"Machine: {results['machine']}. Made by `python -m benchmarks.secret_noise`; numbers in "
         f"`results/secret_noise.json`. MNIST dealt at random, 60 examples a device, one linear "
         f"layer of 7,850 numbers, {ROUNDS} rounds, batches of 10, updates clipped to 1. Accuracy "
         f"in %, the mean of {len(SEEDS)} seeds and its range, by epsilon after all rounds at "
@@ -90,7 +90,7 @@ def section(kept: dict[str, Any]) -> str:
         f"| devices | {' | '.join(heads)} |",
         f"|---{'|---' * len(heads)}|",
     ]
-    for row in kept["rows"]:
+    for row in results["rows"]:
         cells = [
             f"{statistics.fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
             for values in row["accuracies"].values()
@@ -100,10 +100,13 @@ def section(kept: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print as it comes, and keep."""
-    kept = {"machine": describe_machine(), "rows": [measured(devices) for devices in DEVICES]}
-    print(json.dumps(kept["rows"]))
-    keep(kept, OUT, OUT, "secret-noise", section(kept))
+    """Measure, print, and write the results."""
+    results = {
+        "machine": describe_machine(),
+        "rows": [measure_rows(devices) for devices in DEVICES],
+    }
+    print(json.dumps(results["rows"]))
+    keep(results, OUT, OUT, "secret-noise", section(results))
 
 
 if __name__ == "__main__":
