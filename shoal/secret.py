@@ -65,8 +65,8 @@ def stored_table(
 ) -> Table:
     """Return a table of who has stored what, with the finds of a search.
 
-    Searched for are the last model, which everybody gets, and what nobody else may learn of one
-    device: its change in the first round of training and, if groups were found, its survey.
+    It searches for the last model, which everybody gets, and for secrets of one device: its change
+    in the first round of training and, if groups were found, its survey.
 
     Args:
         fleet: the devices' data.
@@ -98,7 +98,7 @@ def stored_table(
 
 
 def groups_text(fleet: FleetData, summary: Summary) -> str:
-    """Return the groups with the numbers of their devices, by their labels if the data have any."""
+    """Return the number of devices in each group, by the true groups if the data have them."""
     labels_of: dict[int | None, Counter[str]] = defaultdict(Counter)
     for device_id, device in summary.devices.items():
         labels_of[device.group][fleet.truth.get(device_id, "devices")] += 1

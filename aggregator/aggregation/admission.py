@@ -98,7 +98,7 @@ def admit(
         return _masked(update, tensors, blob, num_bytes, work.start, verbs[-1].question)
     if isinstance(verbs[-1], TellGroup):
         node = campaign.members.get(topic_device, NOBODY).node
-        return _told(update, tensors, blob, num_bytes, work.start, verbs[-1], node or "")
+        return _admit_node(update, tensors, blob, num_bytes, work.start, verbs[-1], node or "")
     settings = campaign.settings
     quantised: tuple[str, ...] = ()
     if names.of_role(tensors, names.INT8):
@@ -157,7 +157,7 @@ def _masked(
     return _without_data(update, blob, num_bytes, start, digest(encode(share)))
 
 
-def _told(
+def _admit_node(
     update: Update,
     tensors: Tensors,
     blob: str,
@@ -166,14 +166,14 @@ def _told(
     tell: TellGroup,
     before: str,
 ) -> AdmittedUpdate | Refusal:
-    """Return the verdict on an update by which a device tells its node of a secret survey.
+    """Return the verdict on an update with a device's node of a secret survey.
 
-    `before`: the node that it has told. It cannot leave it, as helpers open no sums over others.
+    `before`: the node that the device has told earlier, which it must not leave.
     """
     split, node = {plane.node for plane in tell.planes}, update.node
     is_leaf = node not in split and split.issuperset(ancestors_of(node))
     if tensors or update.share is not None or not is_leaf or not node.startswith(before):
-        detail = f"update that tells node {node!r}, which the plan does not lead to"
+        detail = f"update with node {node!r}, which the plan does not lead to"
         return Refusal("wrong-layout", f"{detail} from node {before!r}" if before else detail)
     return _without_data(update, blob, num_bytes, start)
 

@@ -194,7 +194,7 @@ def programs_of(
 def _programs(
     algorithm: Algorithm, state: State, settings: RunSettings, digests: Mapping[str, str]
 ) -> Programs:
-    """Return the verbs of the next round, and of devices that find groups from secret sums."""
+    """Return the verbs of the next round, and those of the secret survey if there is one."""
     programs = make_programs(algorithm, state, settings, digests)
     surveys = settings.secret and algorithm.grouping.surveys
     return programs | (survey_programs(state, settings.min_sum) if surveys else {})

@@ -1,6 +1,6 @@
 """Aggregation of a round whose sums helpers have opened: the aggregator learns the sums alone.
 
-A round may also take in what devices have told of their groups, without a sum.
+Devices tell their groups without a sum. The next aggregation takes them in.
 """
 
 from collections.abc import Iterator, Mapping
@@ -102,7 +102,7 @@ def aggregate_sums(
 
 
 def _by_group(state: State, sums: Mapping[str, GroupSum]) -> dict[str, dict[str, float]]:
-    """Return the mean accuracy and loss of each group of which a sum was opened."""
+    """Return the mean accuracy and loss of each group that has an opened sum."""
     groups: dict[str, list[GroupSum]] = {}
     for each in sums.values():
         groups.setdefault(state.memory.membership[each.device_ids[0]], []).append(each)

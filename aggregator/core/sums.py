@@ -86,8 +86,8 @@ class SecretSum(msgspec.Struct, frozen=True):
         return frozenset(self.question.helpers) - answers.keys()
 
     @property
-    def agreed_by_nobody(self) -> bool:
-        """True if no helper can have agreed to the set: it counts in no later sum."""
+    def has_no_agreement(self) -> bool:
+        """True if no helper can have agreed to the set, so that it counts in no later sum."""
         all_refuse = self.refusals.keys() >= set(self.question.helpers)
         return not self.agreements and (all_refuse or not self.checked)
 
@@ -157,8 +157,7 @@ Cells = Iterable[Iterable[Name]]
 def obstacle(sets: Iterable[Iterable[Name]], cells: Cells, min_sum: int) -> str:
     """Return the reason that helpers would not open sums over these sets; empty if they would.
 
-    Sets that have no device in common may be opened in any order. Ask it before a round, of the
-    devices that could answer.
+    Sets that have no device in common may be opened in any order.
     """
     parts = frozenset(map(frozenset, cells))
     for members in sets:
@@ -209,7 +208,7 @@ def cohorts_of(
     stay = _by_key((device for device in summed if not gone(device)), key_of)
     new = _by_key(ready - summed, key_of)
     if absent := frozenset().union(*stay.values()) - ready:
-        return stay, f"devices that are in every secret sum: {shortened(absent)}"
+        return stay, f"devices that are in every secret sum: {first_names(absent)}"
     enough = {key: devices for key, devices in new.items() if len(devices) >= min_sum}
     cohorts = {
         key: stay.get(key, frozenset()) | enough.get(key, frozenset())
@@ -223,13 +222,13 @@ def whole_cells(
 ) -> dict[str, frozenset[Name]]:
     """Return the devices of each of the next sums over cells, by key.
 
-    A part of earlier sums is a cell, which counts whole or not at all. New devices are divided into
-    cells once they are enough for one. The arguments are those of `cohorts_of`.
+    A part of earlier sums is a cell, and counts whole or not at all. `min_sum` new devices or more
+    are divided into new cells. The arguments are those of `cohorts_of`.
     """
     parts = {frozenset(cell) for cell in cells}
     new = ready - frozenset[Name]().union(*parts)
-    drawn = map(frozenset, cells_of(new, min_sum)) if len(new) >= min_sum else ()
-    whole = sorted(map(sorted, [*(part for part in parts if part <= ready), *drawn]))
+    added = map(frozenset, cells_of(new, min_sum)) if len(new) >= min_sum else ()
+    whole = sorted(map(sorted, [*(part for part in parts if part <= ready), *added]))
     starts = [key_of(devices[0]) for devices in whole]
     return {
         cell_key(start, number): frozenset(devices)
@@ -248,8 +247,8 @@ def _by_key(
     return {key: frozenset(members) for key, members in by_key.items()}
 
 
-def shortened(devices: Iterable[Name]) -> str:
-    """Return the names of three devices and the number of the others, for people."""
+def first_names(devices: Iterable[Name]) -> str:
+    """Return up to three names of devices and the number of the others, for people."""
     first, others = (ordered := sorted(devices))[:3], ordered[3:]
     return ", ".join(first) + (f" and {len(others)} more" if others else "")
 

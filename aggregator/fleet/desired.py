@@ -249,8 +249,8 @@ def can_train(campaign: Campaign, device: Device) -> bool:
 def needs_placement(campaign: Campaign, device_id: str, device: Device) -> bool:
     """Return True if no training will put a device into a group.
 
-    The device cannot train, or the training is over without it. In a secret survey, it has to tell
-    its side of a split; a newcomer does once all groups are found.
+    The device cannot train, or the training is over without it. In secret mode, it has a side of a
+    split to tell; newcomers tell theirs once all groups are found.
     """
     member = campaign.members.get(device_id, NOBODY)
     if leaves := campaign.version.leaves:
@@ -277,14 +277,14 @@ def trained_group(campaign: Campaign, device_id: str) -> str:
 
 
 def leaf_of(leaves: Mapping[str, str], node: str | None) -> str | None:
-    """Return the leaf that a node of a secret survey is in; None if it was split."""
+    """Return the leaf that contains a node of a secret survey; None if the node was split."""
     return next((leaf for leaf in leaves if (node or "").startswith(leaf)), None)
 
 
 def sum_key(campaign: Campaign, device_id: str) -> str | None:
     """Return the key of the next question to a device in secret mode; None if there is none.
 
-    It is the node of the survey that is asked, or the key of the model that the device trains from.
+    In a survey, it is the device's node; in training, the key of the model to start from.
     """
     version, node = campaign.version, campaign.members.get(device_id, NOBODY).node
     if version.leaves and leaf_of(version.leaves, node) is None:

@@ -70,8 +70,8 @@ class Seen(OfDevice, frozen=True):
 class Updated(OfDevice, frozen=True):
     """The update of an assignment was admitted and stored.
 
-    `model`: digest of the group's model that the device chose, for a personal model. `node`: node
-    of the secret survey that the device has told.
+    `model`: digest of the group's model that the device chose, for a personal model. `node`: the
+    device's node of the secret survey.
     """
 
     serial: int
@@ -216,7 +216,7 @@ class Aggregated(OfCampaign, frozen=True):
     groups: dict[str, str] = {}
     """New group of each device whose group has changed."""
     nodes: dict[str, str] = {}
-    """New node of each device whose node of the secret survey has changed."""
+    """Node of the secret survey of each device for which it has changed."""
     placed: dict[str, Placed] = {}
     """Group of each device without labels.
 

@@ -293,7 +293,7 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     refused: int = 0
     """Number of the last round that refused its update as too large and has no other one of it."""
     node: str | None = None
-    """Node of the secret survey, as deep as the device has told; None if it is in none."""
+    """Deepest node of the secret survey that the device has told; None if it has told none."""
 
     @property
     def current_group(self) -> str:
@@ -359,7 +359,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, dict[str, Part]] = {}
     """Parts of each question of the next round in secret mode, by start, or by node of a survey.
 
-    In a preparation without any, devices tell their sides of splits.
+    If a preparation has none, devices have sides of splits to tell.
     """
     leaves: dict[str, str] = {}
     """Group of each node that the secret survey has not split, by its path."""
@@ -456,7 +456,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     questions: dict[str, SumQuestion] = {}
     """Questions of the open round in secret mode, by start, cell of it, or node of a survey."""
     sums: dict[str, SecretSum] = {}
-    """Secret sums of the open round, by the keys of their questions; none before it is closed."""
+    """Secret sums of the round by the keys of their questions; empty while it is open."""
 
     @property
     def name(self) -> str:

@@ -97,7 +97,7 @@ def look_s(turn: Turn, campaign: Campaign) -> float:
     if campaign.phase in ("preparing", "training", "evaluating"):
         times.append(campaign.deadline_s)
     if campaign.phase == "aggregating":
-        times.append(sums.ask_s(campaign))
+        times.append(sums.next_request_s(campaign))
     if campaign.phase == "waiting" and (days := campaign.next_settings.days):
         times.append(campaign.started_s + days * 86_400.0)
     return min((at_s for at_s in times if at_s > turn.now_s), default=math.inf)

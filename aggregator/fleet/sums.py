@@ -1,12 +1,12 @@
-"""Secret sums of a campaign's rounds: cohorts and questions of each, and their closed sets.
+"""Secret sums of a campaign's rounds: cohorts, questions and closed sets.
 
 In secret mode the same devices are in every round (`aggregator.core.sums.cohorts_of`). A round asks
 all of them and waits for all. At its deadline, it is closed over those that have answered, if
-helpers would open that. The devices of each group have a question of their own.
+helpers would open that sum. The devices of each group have a question of their own.
 
 Groups are found by rounds of preparation, each with a question to each node of the tree
-(`algorithms.groupings.sums`). In between, devices tell their sides of splits, at any time and
-outside of rounds, as newcomers do later.
+(`algorithms.groupings.sums`). Between them, devices tell their sides of splits, outside of
+rounds. So do newcomers later.
 """
 
 import math
@@ -22,10 +22,10 @@ from aggregator.core.sums import (
     SecretSum,
     Stage,
     cohorts_of,
+    first_names,
     obstacle,
     on_answer,
     question_of,
-    shortened,
     whole_cells,
 )
 from aggregator.fleet.desired import NOBODY, asked_key, hours_of, leaf_of, sum_key, sum_verbs
@@ -44,9 +44,9 @@ ASK_S = 10.0
 
 def next_cohorts(turn: Turn, campaign: Campaign) -> tuple[dict[str, frozenset[str]], str]:
     """Return the devices of each of a campaign's next questions, and what they wait for."""
-    if _is_telling(campaign):
-        devices = [*_untold(turn, campaign)]
-        return {}, f"devices to tell their groups: {shortened(devices)}" if devices else ""
+    if _waits_for_sides(campaign):
+        devices = [*_devices_to_tell(turn, campaign)]
+        return {}, f"devices to tell their groups: {first_names(devices)}" if devices else ""
     ready = frozenset(device_id for pool in _pools(turn, campaign) for device_id in pool)
     gone, key_of = partial(_is_gone, turn, campaign), partial(sum_key, campaign)
     cells, least_sum = _cells(turn), _least(turn, campaign)
@@ -70,13 +70,13 @@ def next_cohorts(turn: Turn, campaign: Campaign) -> tuple[dict[str, frozenset[st
 def ask(turn: Turn, campaign: Campaign) -> None:
     """Open a round with a question to each cohort, if all of its devices are there.
 
-    Once devices have told their sides of splits, the next exchanges follow from that at once.
+    If no device has a side of a split to tell, the next exchanges follow at once.
     """
     settings, (begins_s, ends_s) = campaign.settings, hours_of(campaign, turn.now_s)
     if begins_s > turn.now_s:
         return
-    if _is_telling(campaign):
-        if next(_untold(turn, campaign), None) is None:
+    if _waits_for_sides(campaign):
+        if next(_devices_to_tell(turn, campaign), None) is None:
             opened_s = campaign.phase_s
             turn.change(campaign, phase="aggregating", command_epoch=0, opened_s=opened_s)
         return
@@ -116,7 +116,7 @@ def ask(turn: Turn, campaign: Campaign) -> None:
 
 
 def next_device(turn: Turn, campaign: Campaign, kind: str) -> str | None:
-    """Return a device of a pool to which a campaign's question is to be sent; None without one."""
+    """Return a device of a pool that has to get a campaign's question; None without one."""
     waiting = turn.waiting(f"{kind}/{campaign.name}")
     return next((d for d in waiting if asked_key(campaign, d) is not None), None)
 
@@ -125,7 +125,7 @@ def close_if_due(turn: Turn, campaign: Campaign) -> bool:
     """Close the sets of a round if all devices have answered, or at the deadline.
 
     Return False if the round must be opened again, because helpers would not open the sets. A
-    question that nobody has answered has none, and neither has a cell that is not whole.
+    question without answers has no set. Neither has a cell that is not whole.
     """
     is_over = turn.now_s >= campaign.deadline_s
     if campaign.received < sum(map(len, campaign.cohorts.values())) and not is_over:
@@ -139,7 +139,7 @@ def close_if_due(turn: Turn, campaign: Campaign) -> bool:
         for key, devices in answered.items()
         if devices and (devices == campaign.cohorts[key] or not campaign.version.has_cells)
     }
-    if _lacks(turn, campaign, [*sets.values()]):
+    if _is_blocked(turn, campaign, [*sets.values()]):
         return False
     closed = {
         key: SecretSum(
@@ -152,11 +152,11 @@ def close_if_due(turn: Turn, campaign: Campaign) -> bool:
 
 
 def cells_after(campaign: Campaign) -> tuple[tuple[str, ...], ...]:
-    """Return the parts into which the sets of a campaign cut the devices, with its present set.
+    """Return the parts into which the sets of a campaign, present ones too, cut the devices.
 
-    A set that no helper has been asked to agree to, or that all have refused, is in no ledger.
+    A set to which no helper can have agreed is in no ledger, and does not count.
     """
-    sets = [secret.devices for secret in campaign.sums.values() if not secret.agreed_by_nobody]
+    sets = [secret.devices for secret in campaign.sums.values() if not secret.has_no_agreement]
     if not sets:
         return campaign.cells
     parts = reduce(cut, sets, frozenset(map(frozenset, campaign.cells)))
@@ -203,7 +203,7 @@ def ask_helpers(turn: Turn, campaign: Campaign) -> None:
         turn.change(campaign, sums={**campaign.sums, **due})
 
 
-def ask_s(campaign: Campaign) -> float:
+def next_request_s(campaign: Campaign) -> float:
     """Return the time at which helpers are to be asked again; infinite if they are not."""
     opening = (secret for secret in campaign.sums.values() if secret.stage == "opening")
     return min((secret.asked_s + ASK_S for secret in opening), default=math.inf)
@@ -221,10 +221,10 @@ def answered(turn: Turn, event: SumAnswered) -> None:
 def _of_usable_shares(
     turn: Turn, campaign: Campaign, sums: dict[str, SecretSum]
 ) -> dict[str, SecretSum]:
-    """Return sums of which each is over the devices whose shares all helpers can use.
+    """Return the sums without the devices whose shares a helper cannot use.
 
-    No helper has agreed to a set with another device. If helpers would not open the others alone,
-    the sum has a problem.
+    No helper has agreed to a set with such a device yet. If helpers would not open a sum over the
+    others, the sum gets a problem.
     """
     after = dict(sums)
     for key, secret in sums.items():
@@ -236,17 +236,17 @@ def _of_usable_shares(
         if not campaign.version.has_cells:
             members = set_of(campaign.updates[d].share for d in devices)
             others[key] = SecretSum(secret.question, members, devices, checks=checks)
-        if _lacks(turn, campaign, [each.devices for each in others.values()]):
-            named = shortened(secret.unusable)
+        if _is_blocked(turn, campaign, [each.devices for each in others.values()]):
+            names = first_names(secret.unusable)
             after[key] = replace(
-                secret, problem=f"untrusted: helpers cannot use the shares of {named}"
+                secret, problem=f"untrusted: helpers cannot use the shares of {names}"
             )
         else:
             after = others
     return after
 
 
-def _lacks(turn: Turn, campaign: Campaign, sets: Sequence[tuple[str, ...]]) -> bool:
+def _is_blocked(turn: Turn, campaign: Campaign, sets: Sequence[tuple[str, ...]]) -> bool:
     """Return True if a round cannot be over these sets, or helpers would not open them."""
     few = sum(map(len, sets)) < max(1, _min_devices(campaign))
     others = (cells_after(each) for each in turn.campaigns.values() if each.name != campaign.name)
@@ -256,7 +256,7 @@ def _lacks(turn: Turn, campaign: Campaign, sets: Sequence[tuple[str, ...]]) -> b
 
 
 def failed(turn: Turn, event: SumFailed) -> None:
-    """Take in that an opened sum cannot be used."""
+    """Record the problem of an opened sum that cannot be used."""
     campaign = turn.campaigns[event.campaign]
     if event.key in campaign.sums and campaign.round == event.round:
         secret = replace(campaign.sums[event.key], problem=event.problem)
@@ -269,8 +269,8 @@ def _put(turn: Turn, campaign: Campaign, after: dict[str, SecretSum]) -> None:
     Only a person can mend the cause of a failure. The round is opened again when they resume.
     """
     if after != campaign.sums:
-        is_failed = any(secret.stage == "failed" for secret in after.values())
-        turn.change(campaign, sums=after, paused=campaign.paused or is_failed)
+        has_failed = any(secret.stage == "failed" for secret in after.values())
+        turn.change(campaign, sums=after, paused=campaign.paused or has_failed)
 
 
 def _pools(turn: Turn, campaign: Campaign) -> list[DevicePool]:
@@ -286,9 +286,9 @@ def _is_gone(turn: Turn, campaign: Campaign, device_id: str) -> bool:
 
 
 def _misses(turn: Turn, campaign: Campaign) -> bool:
-    """Return True if a look at few devices shows that the next cohort is not complete.
+    """Return True if a few devices show that the next cohort is not complete.
 
-    At every event of a campaign that waits, the whole cohort would cost too much.
+    To examine the whole cohort at every event would cost too much.
     """
     pools = _pools(turn, campaign)
     if sum(map(len, pools)) < max(_min_devices(campaign), campaign.settings.min_sum):
@@ -305,7 +305,7 @@ def _misses(turn: Turn, campaign: Campaign) -> bool:
 
 
 def _min_devices(campaign: Campaign) -> int:
-    """Return the smallest number of devices of a round; 0 for one that asks some nodes only."""
+    """Return the smallest number of devices of a round; 0 for a round over some nodes only."""
     of_nodes = campaign.preparing and campaign.version.leaves
     return 0 if of_nodes else campaign.settings.min_devices
 
@@ -315,22 +315,22 @@ def _least_sums(campaign: Campaign) -> int:
     return LEAST_CELLS if campaign.version.has_cells else 1
 
 
-def _is_telling(campaign: Campaign) -> bool:
+def _waits_for_sides(campaign: Campaign) -> bool:
     """Return True if no question can follow before devices tell their sides of splits."""
     return campaign.preparing and not campaign.version.parts
 
 
-def _untold(turn: Turn, campaign: Campaign) -> Iterator[str]:
+def _devices_to_tell(turn: Turn, campaign: Campaign) -> Iterator[str]:
     """Yield the devices that have to tell their sides of splits."""
     leaves = campaign.version.leaves
     for device_id, member in campaign.members.items():
-        has_told = member.node is None or leaf_of(leaves, member.node) is not None
-        if not has_told and not _is_gone(turn, campaign, device_id):
+        is_in_leaf = member.node is None or leaf_of(leaves, member.node) is not None
+        if not is_in_leaf and not _is_gone(turn, campaign, device_id):
             yield device_id
 
 
 def _cells(turn: Turn) -> frozenset[frozenset[str]]:
-    """Return the parts into which the sums of all campaigns cut the devices, as helpers know."""
+    """Return the parts into which the sums of all campaigns cut the devices."""
     parts = frozenset[frozenset[str]]()
     for campaign in turn.campaigns.values():
         for cell in cells_after(campaign):
@@ -339,6 +339,6 @@ def _cells(turn: Turn) -> frozenset[frozenset[str]]:
 
 
 def _least(turn: Turn, campaign: Campaign) -> int:
-    """Return the smallest number of devices of a part; helpers know those of all campaigns."""
+    """Return the smallest number of devices of a part: the largest `min_sum` of all campaigns."""
     earlier = (c.settings.min_sum for c in turn.campaigns.values() if cells_after(c))
     return max([campaign.settings.min_sum, *earlier])

@@ -38,7 +38,7 @@ from wire.secret.survey import SURVEY_MOST
 
 T = TypeVar("T")
 MOST_CHANNELS = 1400
-"""Maximum number of BatchNorm channels of a model for whose fleet secret mode finds groups.
+"""Maximum number of BatchNorm channels of a model with groups in secret mode.
 
 A plan has at most 48 KiB (SPEC.md, 'Signatures'). Each channel takes up to 25 bytes of it, and axes
 and splits take up to 12 KiB.
@@ -160,8 +160,8 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
     else:
         if settings.helpers is not None:
             raise ConfigError(
-                f"--helpers {settings.helpers}: a campaign without --secret has no helpers, and "
-                "would train on clear updates; set --secret too"
+                f"--helpers needs --secret, got --helpers {settings.helpers} alone: without secret "
+                "mode the service reads every update; add --secret, or leave out --helpers"
             )
         check_in_clear(settings.algorithm)
     run = RunSettings.for_bundle(
@@ -210,8 +210,8 @@ def check_surveyed(run: RunSettings, algorithm: AlgorithmSpec) -> None:
         )
     if (channels := num_inputs(run.responses)) > MOST_CHANNELS:
         raise ConfigError(
-            f"bundle {run.bundle[:12]}: its model has {channels} BatchNorm channels, and the plans "
-            f"by which secret mode finds groups have room for {MOST_CHANNELS}; export a smaller "
+            f"bundle {run.bundle[:12]}: its model has {channels} BatchNorm channels, and secret "
+            f"mode finds groups for at most {MOST_CHANNELS}; export a smaller "
             "model, or use an algorithm without groups, such as fedavg+uniform"
         )
 

@@ -328,7 +328,7 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
 def spread_of(record: RoundRecord) -> Spread:
     """Return the accuracy over devices of the models that they received in this round.
 
-    In secret mode, the mean alone is known, and nothing if there is noise in the sums.
+    In secret mode, it has only the mean, and not even this if there is noise in the sums.
     """
     if summed := record.notes.get(SUMMED):
         return Spread(summed.get("accuracy"), None, None, None)

@@ -5,16 +5,13 @@ from collections.abc import Iterable
 from wire.codec import digest
 
 LEAST_CELLS = 3
-"""Smallest number of cells whose sums a robust mean compares: of two, neither can be left out."""
+"""Minimum number of cells that a robust mean compares: two have no majority."""
 _OF_CELL = "."
-"""Characters between the key of a model and the number of a cell, in the key of its sum."""
+"""Separator of the key of a model and the number of a cell, in the key of a cell's sum."""
 
 
 def cells_of(device_ids: Iterable[str], min_sum: int) -> list[tuple[str, ...]]:
-    """Return cells of at least `min_sum` devices each, as many as there can be.
-
-    They are drawn by the hash of a device's id.
-    """
+    """Return as many cells of at least `min_sum` devices as possible, by the hashes of ids."""
     ordered = sorted(device_ids, key=lambda d: (digest(d.encode()), d))
     count = max(1, len(ordered) // min_sum)
     return [tuple(sorted(ordered[number::count])) for number in range(count)]

@@ -253,12 +253,11 @@ class SharedGaussian(Mechanism):
     def shares(self, num_numbers: int, min_sum: int) -> Noise:
         """Return the noise of each device of a sum.
 
-        Rounding adds at most a quarter to the square of each number's distance from the mean. With
-        a norm of 4 sqrt(num_numbers) that is less than a hundredth of the norm, and the noise is
-        relative to the norm with it (`rounded_norm`).
+        Rounding lengthens an update (`rounded_norm`), and the noise is in proportion to the longer
+        norm. Norms of 4 sqrt(num_numbers) or more grow by about 1 %.
 
         Args:
-            num_numbers: count of numbers of a device.
+            num_numbers: number of values of a device.
             min_sum: smallest number of devices of a sum.
 
         Raises:
@@ -275,7 +274,7 @@ class SharedGaussian(Mechanism):
         deviation = self.noise_multiplier * share
         if deviation > MOST_DEVIATION:
             raise ConfigError(
-                f"{self.name}: noise_multiplier must be at most {MOST_DEVIATION / share:.3g} for "
-                f"sums of {min_sum} devices or more, got {self.noise_multiplier:g}; raise min_sum"
+                f"{self.name}: noise_multiplier must be at most {MOST_DEVIATION / share:.3g} with "
+                f"min_sum {min_sum}, got {self.noise_multiplier:g}; raise min_sum"
             )
         return Noise(norm, deviation)

@@ -117,7 +117,7 @@ def numbers_of(
 def integers_of(question: SumQuestion, numbers: Mapping[str, Array], draw: Draw) -> Tensors:
     """Return the integers (n,) of a device's numbers by part, before they are masked."""
     if question.noise is not None:
-        return _noised(question, question.noise, numbers, draw)
+        return _with_noise(question, question.noise, numbers, draw)
     integers = {}
     for part, wanted in question.parts.items():
         uniform = np.frombuffer(draw(4 * wanted.count), "<u4") / 2.0**32
@@ -160,7 +160,7 @@ def answer(
     return Share(question.digest, device_id, upload, digest_of(values), sealed), values
 
 
-def _noised(
+def _with_noise(
     question: SumQuestion, noise: Noise, numbers: Mapping[str, Array], draw: Draw
 ) -> Tensors:
     """Return the integers (n,) by part with noise: all parts together are clipped and rounded."""

@@ -44,7 +44,7 @@ Sets = tuple[tuple[str, ...], ...]
 def ask(experiment: Experiment, state: State, plans: Sequence[Plan], key: str) -> SumQuestion:
     """Return the question of a round to the devices of these plans, which start from one model.
 
-    `key` is that of its sum. It names no helper, and no time at which it closes.
+    `key`: key of the sum. The question names no helpers and has no deadline.
     """
     return question_of(
         _about(experiment, state, plans[0]),
@@ -185,7 +185,7 @@ def apply_results(
 
 
 def _by_key(experiment: Experiment, plans: Iterable[Plan]) -> dict[str, list[Plan]]:
-    """Return the plans of each sum: of the devices that start from a model, or of their cells."""
+    """Return the plans by key of their sum: one sum for each model, or for each cell of devices."""
     by_key: dict[str, list[Plan]] = {}
     for plan in plans:
         by_key.setdefault(plan.model, []).append(plan)

@@ -207,7 +207,7 @@ class TestStages:
             world.sum = on_answer(world.sum, *world.serve(helper, request))
         assert world.sum.unusable == {"d1"}
         assert not world.sum.checked
-        assert world.sum.agreed_by_nobody
+        assert world.sum.has_no_agreement
         assert world.requests() == {}
         assert all(not ledger.sets for ledger in world.exchange.ledgers)
 
@@ -355,7 +355,7 @@ class TestLimitsOfGroups:
     def test_a_model_with_too_many_channels_for_a_plan_is_refused(self) -> None:
         layout = (("response/survey.mean.a", "float32", (MOST_CHANNELS + 1,)),)
         run = replace(SETTINGS, secret=True, responses={"survey": layout})
-        with pytest.raises(ConfigError, match=r"1401 BatchNorm channels, .* room for 1400"):
+        with pytest.raises(ConfigError, match=r"1401 BatchNorm channels, .* at most 1400"):
             check_surveyed(run, read_algorithm("distfl"))
         check_surveyed(run, read_algorithm("fedavg+uniform"))
 

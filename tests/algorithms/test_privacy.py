@@ -315,7 +315,7 @@ class TestShares:
         ("multiplier", "problem"),
         [
             (0.0, "noise_multiplier must be above 0, got 0"),
-            (40.0, r"must be at most 32\.5 for sums of 5 devices or more, got 40; raise min_sum"),
+            (40.0, r"must be at most 32\.5 with min_sum 5, got 40; raise min_sum"),
         ],
     )
     def test_noise_that_cannot_be_shared_is_refused(self, multiplier: float, problem: str) -> None:

@@ -201,7 +201,7 @@ def test_a_device_tells_its_side_and_is_bound_by_the_first_plane(device: Device)
 
 
 def test_a_device_of_another_node_is_bound_by_the_plane_that_it_declines(device: Device) -> None:
-    """Otherwise its declines would tell on which side of any number of planes it is."""
+    """Otherwise its answers to many planes would tell its coordinates."""
     scale = scale_for(device)
     for number, threshold in enumerate((1e6, 1e5), 1):
         planes = (Plane("", (1.0,) * scale.width, threshold),)

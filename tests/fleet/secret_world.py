@@ -37,7 +37,7 @@ class Secret(World):
         self.down: set[str] = set()
         """Helpers that do not answer."""
         self.refusal = ""
-        """Problem for which every helper refuses any set."""
+        """Reason for which every helper refuses any set; empty if it does not."""
         self.unusable = set[str]()
         """Devices that have sealed wrong seeds to the first helper."""
         self.asked: list[SumQuestion] = []

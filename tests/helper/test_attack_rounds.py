@@ -1,7 +1,7 @@
-"""Attack by many rounds: who knows which devices were in which sum solves for each of them.
+"""Attack by many rounds: an attacker solves for each device from the sums that it was in.
 
-The attacker has the sums of all sets that helpers open, names the sets itself, and gets the same
-numbers from a device each time but for a little noise. It knows the best ridge of its regression.
+The attacker chooses the sets, and has the sums that helpers open. A device has nearly the same
+numbers in every round. The attacker knows the best ridge of its regression.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Fleet:
         self.ledger, self.sets, self.sums = Ledger(), list[Array](), list[Array]()
 
     def ask(self, members: Array, number: int, is_asked: bool) -> None:
-        """Open the sum of a set, unless helpers refuse it; without helpers, every set is opened."""
+        """Open the sum of a set. With `is_asked`, helpers may refuse it."""
         devices, name = {f"d{d}" for d in np.flatnonzero(members)}, f"{number:064x}"
         if is_asked:
             try:
@@ -37,9 +37,11 @@ class Fleet:
         self.sets.append(members.astype(float))
         self.sums.append(members @ (self.own + noise))
 
-    def found(self) -> float:
-        """The mean cosine of the attacker's best guess of a device with the device's own numbers,
-        both apart from the mean of all that were always together with it."""
+    def cosine(self) -> float:
+        """The mean cosine of the attacker's guess of a device's numbers with these numbers.
+
+        Both are relative to the mean of the devices that were in the same sums.
+        """
         sets, sums = np.array(self.sets), np.array(self.sums)
         together = np.unique(sets.T, axis=0, return_inverse=True)[1].ravel()
         best = 0.0
@@ -78,7 +80,7 @@ def test_without_a_ledger_many_rounds_give_every_device_away(devices: int, seed:
     fleet = Fleet(devices, seed)
     for number in range(2 * devices):
         fleet.ask(free(fleet), number, is_asked=False)
-    assert fleet.found() > 0.9
+    assert fleet.cosine() > 0.9
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -92,4 +94,4 @@ def test_of_the_sets_that_helpers_open_no_number_of_rounds_tells_a_device(
     for number in range(1, 10 * devices):
         fleet.ask(attendance(fleet), number, is_asked=True)
     assert min(map(len, fleet.ledger.parts)) >= MIN_SUM
-    assert fleet.found() < 0.02
+    assert fleet.cosine() < 0.02

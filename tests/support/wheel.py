@@ -80,8 +80,7 @@ def run_uv(setup: dict[str, Any], *arguments: str) -> None:
 
 @pytest.fixture
 def install(wheel: Path, tmp_path: Path, setup_script: dict[str, Any]) -> Install:
-    """Installs the wheel with an extra and looks at both commands; skipped where uv or the package
-    index is missing."""
+    """Install the wheel with an extra and run both commands; skip without uv or a package index."""
     uv = partial(run_uv, setup_script)
 
     def install(extra: str) -> Installed:

@@ -21,7 +21,7 @@ class FixedPoint:
     bits: int
     most: int
     largest: float | None = None
-    """Integer of a number of the size of its clip; None for the largest that cannot wrap."""
+    """Integer for a number equal to its clip; None for the largest one that cannot wrap."""
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:

@@ -25,9 +25,9 @@ SCALARS = {ACCURACY: Part(1, 1.0), LOSS: Part(1, 16.0)}
 
 
 class ShareCheck(msgspec.Struct, frozen=True, tag="share-check"):
-    """Helper to aggregator: the devices of a set whose shares it cannot use. It agrees to nothing.
+    """Helper to aggregator: the devices of a set whose shares the helper cannot use.
 
-    The set is left as it was if there are none.
+    It is no agreement to the set.
     """
 
     helper: Digest

@@ -1,4 +1,4 @@
-"""Noise in shares: each device adds a part of the noise of a sum (SPEC.md, 'Noise in shares').
+"""Noise in shares: each device adds a share of a sum's noise (SPEC.md, 'Noise in shares').
 
 P. Kairouz, Z. Liu, T. Steinke. The Distributed Discrete Gaussian Mechanism for Federated Learning
 with Secure Aggregation. ICML 2021: conditional rounding (Proposition 22), and the bound on a sum of
@@ -14,14 +14,13 @@ from wire.arrays.tensors import Array
 from wire.secret.question import REACH
 
 Draw = Callable[[int], bytes]
-"""Function that returns so many random bytes."""
+"""Function that returns a number of random bytes."""
 
 
 def rounded_norm(norm: float, count: int) -> float:
-    """Return the largest Euclidean norm of integers that are rounded from numbers of a norm.
+    """Return the largest Euclidean norm of `count` integers, rounded from numbers of a norm.
 
-    `count`: how many there are. Numbers that are rounded at random exceed it with a chance of at
-    most 1 - e^-0.5, and are then rounded anew.
+    Integers with a larger norm are rounded anew. The chance of that is at most 1 - e^-0.5.
     """
     return math.sqrt(norm**2 + count / 4 + norm + math.sqrt(count) / 2)
 

@@ -12,10 +12,13 @@ import msgspec
 from wire.fields import Digest, MaybeName, Name, Positive, Text
 
 LEAST_DEVIATION, MOST_DEVIATION = 4.0, 65536.0
-"""Standard deviations of a device's noise. From the least on, a sum of discrete Gaussians is a
-discrete Gaussian but for less than e^-150 of a probability; the most bounds a table's memory."""
+"""Range of the standard deviation of a device's noise.
+
+From the least on, a sum of discrete Gaussians differs from a discrete Gaussian by less than e^-150
+of a probability. The most limits the memory of a table.
+"""
 REACH = 10
-"""Deviations beyond which noise is not drawn: a chance below 2^-72."""
+"""Largest noise, in standard deviations. Larger noise would have a chance below 2^-72."""
 
 if TYPE_CHECKING:
     from wire.secret.fixed import FixedPoint

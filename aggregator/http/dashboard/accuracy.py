@@ -161,7 +161,7 @@ def accuracy_page(
     by_group = {int(g): means for g, means in summed["groups"].items()} if summed else {}
 
     def of_group(group: int | None) -> GroupAccuracy:
-        """Return the line of a group; in secret mode, its means alone are known."""
+        """Return the line of a group; in secret mode, it has only means."""
         accuracy, loss = measured(members[group])
         if group in by_group:
             means = by_group[group]

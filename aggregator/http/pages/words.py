@@ -44,7 +44,7 @@ def seconds(span_s: float) -> str:
 def splits(notes: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a sentence for each node of a secret survey that was tested.
 
-    `notes`: the notes of rounds, by round.
+    `notes`: the notes of each round, in order.
     """
     last: dict[str, dict[str, Any]] = {}
     for note in notes:

@@ -85,7 +85,7 @@ class Tree(msgspec.Struct, frozen=True):
 
     @property
     def numbers(self) -> dict[str, str]:
-        """Group of each leaf, the number of its order; empty before the first exchange."""
+        """Group of each leaf: its number in order. Empty before the first exchange."""
         leaves = self.leaves if self.scale is not None else ()
         return {leaf: str(number) for number, leaf in enumerate(leaves)}
 

@@ -18,10 +18,10 @@ internal fun uniform(count: Int, draw: (Int) -> ByteArray): DoubleArray {
 }
 
 /**
- * Return the integers of a device's numbers by part with noise (`wire/SPEC.md`, 'Noise in shares'): all
- * parts together are clipped and rounded.
+ * Return the integers of a device's numbers by part, with noise (`wire/SPEC.md`, 'Noise in shares').
+ * All parts are clipped and rounded together.
  *
- * @param draw function that returns so many random bytes, which nobody else may know
+ * @param draw function that returns a number of random bytes, which nobody else may know
  */
 internal fun noised(parts: Map<String, SumPart>, noise: Noise, numbers: Map<String, FloatArray>, draw: (Int) -> ByteArray): Map<String, IntArray> {
     val scaled = parts.flatMap { (name, part) ->

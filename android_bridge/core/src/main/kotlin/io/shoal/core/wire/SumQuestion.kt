@@ -13,16 +13,18 @@ internal const val UPLOAD_BYTES = 16
 internal data class SumPart(val count: Int, val clip: Double)
 
 /**
- * Noise that each device adds to its integers: [norm] is the largest Euclidean norm of its numbers as
- * integers, before they are rounded, and [deviation] the standard deviation of the noise on each.
+ * Noise that each device adds to its integers. [norm] is the largest Euclidean norm of its scaled
+ * numbers before they are rounded. [deviation] is the standard deviation of the noise on each integer.
  */
 internal data class Noise(val norm: Double, val deviation: Double) {
     /** Return the fields of the noise. */
     fun fields(): Map<String, Any?> = linkedMapOf("norm" to norm, "deviation" to deviation)
 
     internal companion object {
-        /** Standard deviations of a device's noise, and those beyond which none is drawn. */
+        /** Range of the standard deviation of a device's noise. */
         val DEVIATIONS = 4.0..65536.0
+
+        /** Largest noise, in standard deviations. */
         const val REACH = 10
 
         /**
