@@ -139,7 +139,8 @@ class TestBids:
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("2008.plt", "a text with a table, name it"), ("a.txt", "second one a number")]
+    ("name", "way"),
+    [("2008.plt", "a text with a table, name it"), ("a.txt", "second one a number")],
 )
 def test_files_of_other_kinds_are_named(tmp_path: Path, name: str, way: str) -> None:
     put(tmp_path / "000" / "Trajectory" / name, ["Geolife", "WGS", "Altitude", "3,4"])

@@ -13,7 +13,7 @@ import msgspec
 
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
-from edge_client.data.recordings.remarks import between, sample_remarks, one_hot, sensors_apart
+from edge_client.data.recordings.remarks import between, one_hot, sample_remarks, sensors_apart
 from edge_client.data.recordings.resampling import longest_interval_s
 from edge_client.data.recordings.scanning import (
     LARGEST_CLASS,
