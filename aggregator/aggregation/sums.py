@@ -74,15 +74,10 @@ def aggregate_sums(
         seed = round_seed(settings.seed, campaign.round)
         state, grouped = apply_sums(algorithm, state, groups, seed, work_of(settings))
         means = measured_in(list(groups.values()))
-        summed = {device_id for group in groups.values() for device_id in group.device_ids}
+        count = sum(len(group.device_ids) for group in groups.values())
         accuracy = means.get("accuracy")
         notes = round_notes(state, grouped) | rate_noted(settings, campaign.version.programs)
-        left_out = sorted(set(campaign.updates) - summed)
-        notes |= {
-            SUMMED: {"devices": len(summed), "left_out": left_out}
-            | means
-            | {"groups": _by_group(state, groups)}
-        }
+        notes |= {SUMMED: {"devices": count} | means | {"groups": _by_group(state, groups)}}
     stored = store_state(campaign.next_settings, algorithm, state, blobs)
     return Aggregated(
         at_s=clock(),
@@ -96,9 +91,18 @@ def aggregate_sums(
             if campaign.members.get(device_id, Member()).node != node
         },
         preparing=stored.preparing,
-        notes=notes,
+        notes=notes | _left_out(campaign, groups),
         accuracy=accuracy,
     )
+
+
+def _left_out(campaign: Campaign, sums: Mapping[str, GroupSum]) -> dict[str, Any]:
+    """Return the note about devices that have answered and are in no sum; empty without any."""
+    summed = {device_id for group in sums.values() for device_id in group.device_ids}
+    in_cells = campaign.version.has_cells
+    reason = "its cell was not whole" if in_cells else "a helper could not use its share"
+    reasons = dict.fromkeys(sorted(set(campaign.updates) - summed), reason)
+    return {"left_out": reasons} if reasons else {}
 
 
 def _by_group(state: State, sums: Mapping[str, GroupSum]) -> dict[str, dict[str, float]]:

@@ -162,6 +162,14 @@ def test_rounds_whose_models_were_given_up_have_spent_privacy_too(
     assert epsilons == [spent(1.0, 1.0, rounds + given_up, 1e-5) for rounds in (1, 2, 3)]
 
 
+def test_a_note_names_the_device_whose_share_a_helper_could_not_use(served: Served) -> None:
+    served.unusable = {"d3"}
+    served.do_all()
+    assert served.notes[0]["left_out"] == {"d3": "a helper could not use its share"}
+    assert run(served).phase == "finished"
+    assert not any("d3" in cell for cell in run(served).cells)
+
+
 def test_a_newcomer_that_tells_its_group_is_among_its_devices(served: Served) -> None:
     while run(served).trained < 1:
         all_work(served)

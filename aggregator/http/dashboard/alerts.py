@@ -474,7 +474,7 @@ def round_alerts(name: str, past: Past) -> Iterator[Alert]:
             devices = tuple(AlertDevice(device_id, "") for device_id in divergence["devices"])
             yield Alert("bad", title, divergence["evidence"], page, devices=devices)
         if left_out := line.notes.get("left_out"):
-            text = f"Updates that were not within bounds: {len(left_out)}."
+            text = f"{len(left_out)}: {next(iter(left_out.values()))}"
             yield Alert("warn", f"{where} left updates out", text, page)
         for key, text in (
             ("too_small", "had too few updates"),
