@@ -204,9 +204,14 @@ def tree_of(state: State) -> Tree:
 
 
 def exchanges_in(state: State, min_sum: int) -> dict[str, SurveySum]:
-    """Return the next exchanges by node; none while devices have to tell their sides of splits."""
+    """Return the next exchanges by node.
+
+    There are none while devices have to tell their sides of splits, and none once groups are found:
+    newcomers begin no survey of their group.
+    """
     tree = tree_of(state)
-    return {} if untold(tree) else next_exchanges(tree, min_sum)
+    waits = state.memory.membership or untold(tree)
+    return {} if waits else next_exchanges(tree, min_sum)
 
 
 def is_surveying(algorithm: Algorithm, state: State, min_sum: int) -> bool:
@@ -288,7 +293,7 @@ def after_telling(state: State, nodes: Mapping[str, str], min_sum: int) -> State
 def _with_groups(state: State, tree: Tree, min_sum: int) -> State:
     """Return the state with a tree; with its groups, once they are found."""
     membership, models = state.memory.membership, state.models
-    if not untold(tree) and not next_exchanges(tree, min_sum):
+    if not untold(tree) and (membership or not next_exchanges(tree, min_sum)):
         membership = tree.groups
         fresh = dict.fromkeys(set(membership.values()) - models.keys(), models[NEWCOMER])
         models = models | dict(sorted(fresh.items()))

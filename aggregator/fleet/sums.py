@@ -38,6 +38,8 @@ from wire.secret.messages import about_of, set_of
 from wire.secret.parts import cut
 from wire.secret.survey import SURVEY_BITS, SURVEY_MOST
 
+LONGEST_HOURS_S = 1e5
+"""Seconds that hours of a campaign do not last, a little more than a day."""
 ASK_S = 10.0
 """Seconds after which helpers that have not answered are asked again."""
 
@@ -85,7 +87,8 @@ def ask(turn: Turn, campaign: Campaign) -> None:
     cohorts, lack = next_cohorts(turn, campaign)
     if lack:
         return
-    deadline_s = min(turn.now_s + settings.deadline_s, ends_s)
+    # two attempts before one end of the hours have questions of their own
+    deadline_s = min(turn.now_s + settings.deadline_s, ends_s - turn.now_s % LONGEST_HOURS_S * 1e-6)
     questions = {}
     for key, devices in cohorts.items():
         start = start_of(key)

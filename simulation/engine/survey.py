@@ -6,8 +6,8 @@ from aggregator.core.settings import RunSettings
 from aggregator.fleet.plan import make_plan, round_seed
 from algorithms.algorithm import State
 from algorithms.core.keys import NEWCOMER
-from algorithms.groupings.sums.tree import members_of, next_exchanges, tell_of, untold
-from algorithms.sums import after_exchanges, after_telling, survey_verbs, tree_of
+from algorithms.groupings.sums.tree import members_of, tell_of, untold
+from algorithms.sums import after_exchanges, after_telling, exchanges_in, survey_verbs, tree_of
 from simulation.engine.experiment import Experiment
 from simulation.engine.sums import Sets, as_masked, ask_survey, opened_sums
 from simulation.engine.workers.device_host import DeviceResult
@@ -52,7 +52,7 @@ def survey_round(
         results = _all(carry_out(plans), plans)
         nodes = {each.device_id: each.node for each in results}
         return after_telling(state, nodes, settings.min_sum), plans, results, sets
-    exchanges = next_exchanges(tree, settings.min_sum)
+    exchanges = exchanges_in(state, settings.min_sum)
     groups = {
         node: members_of(tree, node) if exchange.scale else tuple(sorted(device_ids))
         for node, exchange in exchanges.items()

@@ -108,6 +108,17 @@ def test_new_devices_come_in_when_they_can_hide_each_other() -> None:
     assert len(run(world).cells) == 2
 
 
+def test_two_attempts_before_one_end_of_the_hours_have_questions_of_their_own() -> None:
+    world = Secret(*TEN, hours="00:00-23:00 UTC", deadline_s=1e6)
+    world.carry_out()
+    world.now_s += 1.0
+    world.leave("d4", withdrawn=True)
+    world.do_all()
+    assert len(world.asked) > 1
+    assert len({question.digest for question in world.asked}) == len(world.asked)
+    assert run(world).phase == "finished", world.lack
+
+
 class TestHelpers:
     def test_they_are_asked_again_until_they_answer(self) -> None:
         world = Secret(*TEN, rounds=1)
