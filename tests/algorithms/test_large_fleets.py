@@ -279,6 +279,7 @@ class TestDistFLOfManyDevices:
             != memory.membership["d00001"]
         )
 
+    @pytest.mark.slow
     def test_a_fleet_that_has_moved_is_tested(self) -> None:
         memory = first_round().memory
         grouped = DistFL(resurvey=5).group(

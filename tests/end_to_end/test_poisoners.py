@@ -8,7 +8,7 @@ import pytest
 from shoal.cli import application
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_poisoner_among_ten_devices_is_named_by_the_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

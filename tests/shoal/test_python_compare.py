@@ -73,7 +73,7 @@ class TestCompare:
             "report.html",
         }
 
-    @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
+    @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_the_models_of_every_run_are_kept(self, tmp_path: Path, workers: int) -> None:
         algorithms = ["fedavg", "distfl"]
         options: dict[str, Any] = {"rounds": 1, "seeds": 2, "devices": 2}
