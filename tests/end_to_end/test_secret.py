@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from simulation.local.secret import carried_out, eavesdrop, holds, needles
 from tests.end_to_end.secret_field import SecretField, files_of
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
+from tests.support.waiting import wait_until
 
 
 class Secret(SecretField):
@@ -55,6 +57,8 @@ def test_the_change_of_a_device_is_everywhere_in_clear_mode_and_nowhere_in_secre
             stack.enter_context(secret.edges())
             secret.serve_rounds()
             campaign = secret.finish()
+            last = needles(secret.model(campaign, campaign.version.newcomers))
+            wait_until(partial(holds, payloads, last), 60.0)
             secret.stop()
             secret.serving.clear()
         carried = secret.finds(campaign, payloads)
