@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helper.core.ledger import SetRefused
+from helper.core.ledger import SetRefused, UnusableShare
 from helper.core.sums import (
     Rules,
     agreement,
@@ -120,14 +120,18 @@ class HelperService:
     def _answer(self, request: SumRequest, shares: Shares) -> tuple[Answer, bytes]:
         devices = read_devices(self.roster, self.folder.identity.fleet, self.trusted)
         rules = Rules(self.folder.key, devices, self.min_sum)
-        if request.check and (unusable := unusable_in(request, shares, rules)):
+        try:
+            members = check_set(request, shares, self.folder.ledger, rules)
+        except UnusableShare:
+            if not request.check:
+                raise
+            unusable = unusable_in(request, shares, rules)
             log.warning(
                 "Shares not usable: question=%s devices=%s",
                 request.question.digest[:12],
                 ", ".join(unusable),
             )
             return share_check(request, rules, unusable), b""
-        members = check_set(request, shares, self.folder.ledger, rules)
         if request.check:
             return share_check(request, rules), b""
         may_open = all_agree(request, rules)

@@ -15,6 +15,10 @@ class SetRefused(Exception):
     """A set that a helper does not open. Its text begins with the reason."""
 
 
+class UnusableShare(SetRefused):
+    """A set with a share that its device should not have sent."""
+
+
 @dataclass(frozen=True)
 class Ledger:
     """Sets that a helper has agreed to open."""

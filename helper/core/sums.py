@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helper.core.ledger import Ledger, SetRefused
+from helper.core.ledger import Ledger, SetRefused, UnusableShare
 from wire.arrays.tensors import Tensors
 from wire.errors import Untrusted
 from wire.identity.certificates import TlsKey, TlsPublicKey, key_digest, read_public_key
@@ -52,7 +52,8 @@ def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules)
     """Return the devices of a set to agree to, or None if the helper has agreed to it before.
 
     Raises:
-        SetRefused: a rule forbids it, or a share is not what its device should have sent.
+        SetRefused: a rule forbids it.
+        UnusableShare: a share is not what its device should have sent.
     """
     question = request.question
     if rules.name not in question.helpers:
@@ -70,7 +71,7 @@ def check_set(request: SumRequest, shares: Shares, ledger: Ledger, rules: Rules)
         if share.device_id in devices:
             raise SetRefused(f"opened-before: device {share.device_id} is in the set twice")
         if problem := _problem(request, share, signature, rules):
-            raise SetRefused(problem)
+            raise UnusableShare(problem)
         devices.add(share.device_id)
     if len(devices) > question.most:
         raise SetRefused(f"too-many: {len(devices)} devices, at most {question.most} can be summed")

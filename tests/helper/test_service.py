@@ -281,6 +281,15 @@ def test_a_check_leaves_nothing_in_the_ledger(helpers: Helpers) -> None:
         assert helpers.ledger(name).count(b"\n") == 1, "the line that names the helper"
 
 
+def test_a_check_of_a_question_to_other_helpers_is_refused(helpers: Helpers) -> None:
+    exchange = helpers.exchange
+    others = exchange.question.helpers[1:]
+    exchange.question = msgspec.structs.replace(exchange.question, helpers=others)
+    check = msgspec.structs.replace(exchange.request(DEVICES), check=True)
+    payload = encode_request(check, exchange.shares(DEVICES), helpers.sign)
+    assert helpers.ask(0, payload, SumRefusal)[0].problem.startswith("unknown-helper")
+
+
 def test_an_answer_that_the_broker_does_not_take_is_refused(helpers: Helpers) -> None:
     helpers.kill("north")
     helpers.broker += "&max_packet=4096"
