@@ -128,15 +128,15 @@ class Campaign:
 def run_shoal(*words: object) -> None:
     """Run a command of `shoal` to its end."""
     command = [sys.executable, "-m", "shoal", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {result.stdout}{result.stderr}")
 
 
 def memory_of(pid: int) -> dict[str, float]:
     """Return `rss`, `pss` and `peak` (VmHWM) of a process in MiB."""
-    own = Path(f"/proc/{pid}")
-    return read_memory((own / "status").read_text() + (own / "smaps_rollup").read_text())
+    files = [Path(f"/proc/{pid}/{name}") for name in ("status", "smaps_rollup")]
+    return read_memory("".join(file.read_text() for file in files))
 
 
 def processor_s(pid: int) -> float:

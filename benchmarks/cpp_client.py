@@ -125,9 +125,9 @@ def measure(turns: int) -> dict[str, Any]:
         write_device_folder(data, device, folder / "data")
         for turn in range(turns):
             for number, (client, most) in enumerate(MAX_BATCH.items()):
-                own = folder / f"{turn}-{number}"
-                own.mkdir()
-                with closing(Campaign(own, folder / f"bundle-{most}")) as campaign:
+                place = folder / f"{turn}-{number}"
+                place.mkdir()
+                with closing(Campaign(place, folder / f"bundle-{most}")) as campaign:
                     command = command_of(client, campaign, prototype, folder / "data")
                     costs = campaign.measure(command)
                 campaigns[client].append(costs)

@@ -133,12 +133,13 @@ def store_state(
             )
         )
         models[key] = digest if same else blobs.put(encode_tensors(model))[0]
+    preparing = is_preparing(algorithm, state, settings)
     return StoredState(
         models,
         blobs.put(encode_memory(state))[0],
         _programs(algorithm, state, settings, models),
-        is_preparing(algorithm, state, settings),
-        question_parts(algorithm, state, settings) if settings.secret else {},
+        preparing,
+        question_parts(algorithm, state, settings, preparing) if settings.secret else {},
         tree_of(state).numbers if settings.secret else {},
         noise_of(algorithm, state, settings.min_sum) if settings.secret else None,
         settings.secret and has_cells(algorithm.mean),
@@ -152,10 +153,10 @@ def is_preparing(algorithm: Algorithm, state: State, settings: RunSettings) -> b
 
 
 def question_parts(
-    algorithm: Algorithm, state: State, settings: RunSettings
+    algorithm: Algorithm, state: State, settings: RunSettings, preparing: bool
 ) -> dict[str, dict[str, Part]]:
     """Return the parts of each of the next questions in secret mode, as in a `Version`."""
-    if not is_preparing(algorithm, state, settings):
+    if not preparing:
         return {key: parts_of(algorithm, state, key) for key in state.models}
     exchanges = exchanges_in(state, settings.min_sum)
     return {node: survey_parts(each, settings.responses) for node, each in exchanges.items()}

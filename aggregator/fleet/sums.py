@@ -252,9 +252,7 @@ def _of_usable_shares(
 def _is_blocked(turn: Turn, campaign: Campaign, sets: Sequence[tuple[str, ...]]) -> bool:
     """Return True if a round cannot be over these sets, or helpers would not open them."""
     few = sum(map(len, sets)) < max(1, _min_devices(campaign))
-    others = (cells_after(each) for each in turn.campaigns.values() if each.name != campaign.name)
-    parts = reduce(cut, chain(campaign.cells, *others), frozenset[frozenset[str]]())
-    least = _least(turn, campaign)
+    parts, least = _cells(turn, campaign), _least(turn, campaign)
     return few or len(sets) < _least_sums(campaign) or bool(obstacle(sets, parts, least))
 
 
@@ -332,13 +330,14 @@ def _devices_to_tell(turn: Turn, campaign: Campaign) -> Iterator[str]:
             yield device_id
 
 
-def _cells(turn: Turn) -> frozenset[frozenset[str]]:
-    """Return the parts into which the sums of all campaigns cut the devices."""
-    parts = frozenset[frozenset[str]]()
-    for campaign in turn.campaigns.values():
-        for cell in cells_after(campaign):
-            parts = cut(parts, cell)
-    return parts
+def _cells(turn: Turn, open_in: Campaign | None = None) -> frozenset[frozenset[str]]:
+    """Return the parts into which the sums of all campaigns cut the devices.
+
+    Of the campaign `open_in`, only sums of closed rounds count.
+    """
+    name = None if open_in is None else open_in.name
+    cells = (c.cells if c.name == name else cells_after(c) for c in turn.campaigns.values())
+    return reduce(cut, chain.from_iterable(cells), frozenset[frozenset[str]]())
 
 
 def _least(turn: Turn, campaign: Campaign) -> int:

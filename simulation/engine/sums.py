@@ -11,10 +11,9 @@ from zlib import crc32
 import numpy as np
 
 from aggregator.aggregation.stored import work_of
-from aggregator.core.sums import opened, question_of, total_of
+from aggregator.core.sums import opened, question_of, total_of, whole_cells
 from aggregator.fleet.plan import round_seed
 from algorithms.algorithm import State
-from algorithms.core.cells import cell_key, cells_of
 from algorithms.core.contract import Grouped
 from algorithms.sums import (
     GroupSum,
@@ -192,13 +191,10 @@ def _by_key(experiment: Experiment, plans: Iterable[Plan]) -> dict[str, list[Pla
     if not has_cells(experiment.algorithm.mean):
         return by_key
     of_device = {plan.device_id: plan for each in by_key.values() for plan in each}
-    return {
-        cell_key(start, number): [of_device[device_id] for device_id in cell]
-        for start, each in by_key.items()
-        for number, cell in enumerate(
-            cells_of((plan.device_id for plan in each), experiment.settings.min_sum)
-        )
-    }
+    cells = whole_cells(
+        (), of_device.keys(), experiment.settings.min_sum, lambda d: of_device[d].model
+    )
+    return {key: [of_device[d] for d in sorted(devices)] for key, devices in cells.items()}
 
 
 def as_masked(question: SumQuestion, result: DeviceResult) -> DeviceResult:

@@ -63,9 +63,9 @@ class Served(Secret):
         chosen = settings_of(
             name="run", bundle=self.bundle.digest, responses=self.responses, **settings
         )
-        begun = (chosen, self.algorithm, self.probe, self.bundle.initial, self.blobs, self.now_s)
+        parts = (chosen, self.algorithm, self.probe, self.bundle.initial, self.blobs, self.now_s)
         self.released["run"] = (False, (), USUAL_GATE)
-        self.feed(start_campaign(*begun))
+        self.feed(start_campaign(*parts))
         self.ring()
 
     def aggregate(self, command: e.Aggregate, *_: Any, **__: Any) -> None:
@@ -237,8 +237,8 @@ class TestAdmission:
 
     def test_a_device_cannot_leave_the_node_that_it_has_told(self, telling: Served) -> None:
         members = run(telling).members
-        told = members.set("d1", replace(members["d1"], node="0"))
-        telling.fleet.campaigns["run"] = replace(run(telling), members=told)
+        in_node = members.set("d1", replace(members["d1"], node="0"))
+        telling.fleet.campaigns["run"] = replace(run(telling), members=in_node)
         verdict = self.verdict(telling, "1", {})
         assert isinstance(verdict, Refusal)
         assert "from node '0'" in verdict.detail

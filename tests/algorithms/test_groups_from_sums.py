@@ -201,10 +201,10 @@ class TestTree:
         root = replace_plane(survey.tree.nodes[""], plane)
         tree = Tree(survey.tree.scale, {"": root}, dict.fromkeys(survey.devices, ""))
         ids = sorted(survey.devices)
-        told = {d: "01"[number % 2] for number, d in enumerate(ids[5:])}
-        tree = with_places(tree, told, MIN_SUM)
+        sides = {d: "01"[number % 2] for number, d in enumerate(ids[5:])}
+        tree = with_places(tree, sides, MIN_SUM)
         assert not untold(tree)
-        assert tree.groups == told
+        assert tree.groups == sides
 
     @pytest.mark.parametrize("lie", [-25.0, 1.0, 2.0**30])
     def test_counts_that_no_devices_can_have_split_nothing(

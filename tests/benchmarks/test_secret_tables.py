@@ -4,8 +4,8 @@ from benchmarks import secret_cells, secret_noise
 
 
 def test_a_row_has_the_mean_and_the_range_of_each_epsilon() -> None:
-    found = {noise: [80.0, 82.0, 87.0] for noise in secret_noise.NOISES}
-    rows = [{"devices": 1000, "accuracies": found}]
+    accuracies = {noise: [80.0, 82.0, 87.0] for noise in secret_noise.NOISES}
+    rows = [{"devices": 1000, "accuracies": accuracies}]
     shown = secret_noise.section({"machine": "a machine", "rows": rows})
     assert "| devices | none | 20 | 8 | 4 | 2 | 1 |" in shown
     assert "| 1,000 | 83.0 (80.0 to 87.0) | 83.0" in shown

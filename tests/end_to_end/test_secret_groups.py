@@ -88,5 +88,5 @@ def test_the_groups_are_those_of_a_simulation_whoever_is_killed(
         nobody_has_the_survey_of(secret, campaign, "d0", payloads)
         edges.data = data
         edges.start(NEWCOMER)
-        found = wait_until(lambda: groups(secret.campaign()).get(NEWCOMER), 60.0)
-        assert found == expected["d9"]
+        group = wait_until(lambda: groups(secret.campaign()).get(NEWCOMER), 60.0)
+        assert group == expected["d9"]

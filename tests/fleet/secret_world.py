@@ -101,13 +101,13 @@ class Secret(World):
     def answer(self) -> None:
         """Let the helpers answer the requests that the service would send now."""
         keys = {helper.digest: helper.der for helper in HELPERS}
-        asked = [
+        requests = [
             (secret, helper, request)
             for secret in run(self).sums.values()
             for helper, request in requests_of(secret, keys, b"").items()
             if helper not in self.down
         ]
-        for secret, helper, request in asked:
+        for secret, helper, request in requests:
             answer: Answer
             ledger, question = self.ledgers[helper], request.question
             try:

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -67,7 +68,7 @@ class Survey(Secret):
 
     @staticmethod
     def following(tree: Tree) -> dict[str, Any]:
-        """What devices are asked next, as a `Version` has it."""
+        """The parts and the verbs of the next questions, as in a `Version`."""
         state = memory_of(tree)
         parts = {n: parts_of(each, 0) for n, each in exchanges_in(state, 5).items()}
         if not parts and not untold(tree):
@@ -128,7 +129,7 @@ class Survey(Secret):
         if not isinstance(tell := work.verbs[-1], TellGroup):
             return ""
         side = device_id.partition("-")[0].ljust(WIDTH, "0")
-        return node_of([1.0 if digit == "1" else -1.0 for digit in side], tell.planes)  # type: ignore[arg-type]
+        return node_of(np.array([1.0 if digit == "1" else -1.0 for digit in side]), tell.planes)
 
     def join(self, *device_ids: str) -> None:
         """Further devices come."""
@@ -185,8 +186,8 @@ class TestFindingGroups:
         world.do_all()
         assert run(world).phase == "finished"
         assert world.groups == {"0": {"00"}, "1": {"01"}, "2": {"1"}}
-        told = [d for _, d, work in world.plans if work.kind == "survey"]
-        assert {d: told.count(d) for d in told} == {
+        tellers = [d for _, d, work in world.plans if work.kind == "survey"]
+        assert {d: tellers.count(d) for d in tellers} == {
             d: 2 if d.startswith("0") else 1 for d in world.clients
         }
 

@@ -206,8 +206,8 @@ def tells_the_sensor(devices: Sequence[ColumnFacts]) -> bool:
     )
 
 
-def missing_codes(devices: Sequence[ColumnFacts]) -> dict[float, int]:
-    """Return values that may mean a missing value, with their numbers of samples.
+def missing_codes(devices: Sequence[ColumnFacts]) -> list[float]:
+    """Return values that may mean a missing value.
 
     Such a value is far below or far above all others. A usual code such as -999 may be nearer.
     """
@@ -215,15 +215,15 @@ def missing_codes(devices: Sequence[ColumnFacts]) -> dict[float, int]:
     for facts in devices:
         edges = [a.merge(b) for a, b in zip(edges, facts.edges, strict=True)]
     if sum(facts.values for facts in devices) < FEWEST:
-        return {}
+        return []
     low, high = edges
-    codes = dict[float, int]()
+    codes = list[float]()
     for sign, edge, other in ((1, low, high), (-1, high, low)):
         top = -(other.following if _is_code(other.value) else other.value)
         width, gap = top - edge.following, edge.following - edge.value
         is_far = 2 * gap > width if _is_code(edge.value) else edge.samples > 2 and gap > 10 * width
         if width > 0 and is_far:
-            codes[sign * edge.value] = edge.samples
+            codes.append(sign * edge.value)
     return codes
 
 
