@@ -1,7 +1,7 @@
 """``python -m benchmarks.edge``: what training costs a device: onnxruntime, ExecuTorch and torch,
 each in a process of its own.
 
-Workload: that of `benchmarks.native`, batches of 32 windows of 9 x 128, one thread. Clients are
+Workload: that of `benchmarks.peers`, batches of 32 windows of 9 x 128, one thread. Clients are
 started one after the other and stay; then they take turns of some steps each, so that what else the
 machine does meets all alike. ms per step are medians over turns; start-up is from the start of the
 process to the end of its first step; memory is the process's peak, inputs included. Besides, the
@@ -50,8 +50,9 @@ def write_workload(folder: Path) -> None:
     is."""
     import torch
 
+    from algorithms.models.adoption.adopt import adopt
     from algorithms.objectives.fedavg import FedAvg
-    from benchmarks.native import make_model
+    from benchmarks.peers.workload import make_model
     from export.bundle import RUNTIMES, capture_graphs, make_bundle
     from wire.bundle import Window
 
@@ -61,7 +62,8 @@ def write_workload(folder: Path) -> None:
         def graphs(self) -> Any:
             return {"step": super().graphs()["step"]}
 
-    objective = Workload(make_model())
+    model = adopt("workload", make_model(), WINDOW, CLASSES, torch.nn.Identity())
+    objective = Workload(model)
     window = Window(tuple(f"c{i}" for i in range(WINDOW[0])), WINDOW[1], WINDOW[1])
     exported = capture_graphs(objective, WINDOW, RUNTIMES, BATCH)
     classes = tuple(map(str, range(CLASSES)))
@@ -131,7 +133,7 @@ def torch_client(folder: Path) -> Step:
     import torch
     import torch.nn.functional as F
 
-    from benchmarks.native import make_model
+    from benchmarks.peers.workload import make_model
 
     torch.set_num_threads(1)
     model = make_model().train()

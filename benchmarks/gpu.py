@@ -100,8 +100,10 @@ def pfl_s(name: str, fleet: FleetData, rounds: int, place: torch.device) -> floa
 def engines(devices: int, rounds: int, place: torch.device) -> list[Any]:
     """Updates per second of each model by each way; or why there are none."""
     on_card = EngineOptions("batched", workers=devices, device=str(place))
+    by_measurement = EngineOptions(device="auto")
     ways: dict[str, Callable[[str, FleetData, int], float]] = {
         "auto": lambda name, fleet, n: simulated_s(name, fleet, n, EngineOptions()),
+        "device auto": lambda name, fleet, n: simulated_s(name, fleet, n, by_measurement),
         "batched": lambda name, fleet, n: simulated_s(name, fleet, n, on_card),
         "plain loop": lambda name, fleet, n: plain_s(name, fleet, n, place),
     }
@@ -211,7 +213,8 @@ def section(kept: dict[str, Any]) -> str:
         "",
         f"Machine: {kept['machine']}. Made by `make gpu`. Updates a second, an update being one "
         f"device's epoch of {EXAMPLES} examples in batches of {BATCH}; the rest of a round is in "
-        "it. `auto` uses the processor's cores, the others the card.",
+        "it. `auto` uses the processor's cores, `device auto` the faster of these and the "
+        "card, and the others the card.",
         "",
         f"| model | {' | '.join(ways)} |",
         f"|---|{'---|' * len(ways)}",
@@ -280,6 +283,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kept: dict[str, Any] = {"machine": describe_machine(card)}
     print(kept["machine"], flush=True)
     on_card = place.type == "cuda"
+    if not on_card:
+        print("torch finds no CUDA device: the same work on the processor shows that it runs")
     devices, rounds = (asked.devices, asked.rounds) if on_card else (2, 1)
     kept["engines"] = engines(devices, rounds, place)
     kept["memory"] = []

@@ -1,18 +1,23 @@
-"""``python -m benchmarks.native``: the native engine beside a plain loop in torch, in turns, one
-device's training at a time.
+"""``python -m benchmarks.native``: how near the native engine comes to what a core can do.
 
-Workload: two convolutions of 5 with 32 and 64 channels, BatchNorm, ReLU, max-pool 2, average-pool
-4, linear layers of 64 and 6 (45,190 parameters); 256 windows of 9 x 128, batches of 32, one epoch.
-A turn's time is the CPU time of its thread for one thread, and the wall clock of the slower thread
-for two. Writes ``benchmarks/results/native.json`` and its section of ``benchmarks/RESULTS.md``.
+Workload: one device's update, an epoch of 256 examples in batches of 32 of SGD with momentum, on
+one thread, by its CPU time; the engine and a plain loop in torch take turns, and the least of the
+turns counts. Beside them stand the peaks of this machine's core: products and sums in registers
+(`peak.cpp`), a product of two matrices by torch, and copies of memory. `torch.utils.flop_counter`
+counts the operations of a model. Where Linux's `perf` is installed, it tells in which parts of the
+engine the time goes. Writes ``benchmarks/results/native.json`` and its section of
+``benchmarks/RESULTS.md``.
 """
 
+import argparse
+import ctypes
 import json
-import statistics
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,146 +25,220 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.reading.network import network_of
-from benchmarks.results.report import describe_machine, put
+from algorithms.models.adoption.adopt import adopt
+from algorithms.models.reading.network import Unsupported, network_of
+from benchmarks.results.report import describe_machine, keep
+from benchmarks.speed_models import (
+    BATCH,
+    CLASSES,
+    EXAMPLES,
+    MODELS,
+    MOMENTUM,
+    RATE,
+    device,
+    train_plainly,
+)
+from host.compiler import compile_all, find_compiler
+from host.native.library import ARM, OTHER, X86
 from host.native.plan import available_targets
 from host.native.trainer import NativeTrainer
 
-RESULTS = Path(__file__).parent / "results" / "native.json"
+OUT, PEAK = Path(__file__).parent / "results" / "native.json", Path(__file__).parent / "peak.cpp"
+PARTS = {
+    "products": ("multiply",),
+    "activations": ("activation", "moments", "mean_"),
+    "rest": ("",),
+}
+"""Parts of the engine, and what the names of their functions contain."""
 
-CHANNELS, TIME, CLASSES, WINDOWS, BATCH, LR, MOMENTUM = 9, 128, 6, 256, 32, 0.01, 0.9
-CONVOLUTIONS, LINEARS = ((9, 32, 128), (32, 64, 64)), ((512, 64), (64, 6))
-GFLOP = (
-    WINDOWS
-    * (
-        sum(2 * 5 * i * o * t * (2 if i == CHANNELS else 3) for i, o, t in CONVOLUTIONS)
-        + sum(6 * i * o for i, o in LINEARS)
+
+def peak_of(target: str, turns: int) -> float:
+    """GFLOP/s of products and sums in registers by an instruction set."""
+    flags = next(t[target] for t in (X86, ARM, OTHER) if target in t)
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "peak.so"
+        options = ["-O3", "-fPIC", "-shared", "-ffp-contract=fast", *flags]
+        compile_all(find_compiler()[0], [[*options, str(PEAK), "-o", str(library)]])
+        loaded = ctypes.CDLL(str(library))
+        loaded.shoal_peak.argtypes = [ctypes.c_long, ctypes.c_float, ctypes.c_float]
+        count = 2_000_000
+        spent = least(lambda: loaded.shoal_peak(count, 0.5, 1.0), turns)
+        return float(count * loaded.shoal_peak_operations() / spent / 1e9)
+
+
+def peaks(turns: int) -> dict[str, float]:
+    """What a core can do, in GFLOP/s and GB/s."""
+    ones = torch.ones(1024, 1024)
+    source, target = np.ones(2**25, np.float32), np.ones(2**25, np.float32)
+    found = {f"registers, {name}": peak_of(name, turns) for name in available_targets()}
+    found["product of 1,024 x 1,024, torch"] = 2 * 1024**3 / least(lambda: ones @ ones, turns) / 1e9
+    copied = least(lambda: np.copyto(target, source), turns)
+    return found | {"copies of 128 MiB, GB/s": 2 * source.nbytes / copied / 1e9}
+
+
+def least(call: Callable[[], Any], turns: int) -> float:
+    """The least CPU seconds of a call."""
+    spent = []
+    for _ in range(turns):
+        began = time.thread_time()
+        call()
+        spent.append(time.thread_time() - began)
+    return min(spent)
+
+
+def flop_of(name: str) -> int:
+    """Operations of a step on one example: products and sums, forward and backward."""
+    make, shape = MODELS[name]
+    model = make().train()
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(model(torch.ones(2, *shape)), torch.zeros(2, dtype=torch.int64)).backward()
+    return int(counter.get_total_flops()) // 2
+
+
+def engine_of(name: str, target: str | None = None) -> tuple[Callable[[], Any], float]:
+    """An update by the engine, and its workspace in MiB.
+
+    Raises:
+        Unsupported: the engine does not know a layer.
+    """
+    make, shape = MODELS[name]
+    model = adopt(name, make(), shape, CLASSES, nn.Identity())
+    network = network_of(model, shape)
+    if network.dropouts:
+        raise Unsupported("dropout")
+    tensors = model.state_dict()
+    start = np.concatenate([tensors[n].numpy().ravel() for n in network.shapes], dtype=np.float32)
+    trainer, (x, y) = NativeTrainer(network, target=target), device(0, shape)
+    order = np.random.default_rng(0).permutation(EXAMPLES)
+    bounds = np.arange(0, EXAMPLES + 1, BATCH)
+    workspace = trainer.library.shoal_workspace_size(trainer.handle, BATCH) / 2**18
+    return (
+        lambda: trainer.train(start.copy(), None, x, y, order, bounds, RATE, MOMENTUM),
+        workspace,
     )
-    / 1e9
-)
-"""Operations of one update: forward, gradient of the weights, and gradient of the input except for
-the first layer."""
 
 
-def make_model() -> Classifier:
-    """The workload's model."""
-    torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for inputs, outputs, _ in CONVOLUTIONS:
-        layers += [
-            nn.Conv1d(inputs, outputs, 5, padding=2),
-            nn.BatchNorm1d(outputs),
-            nn.ReLU(),
-            nn.MaxPool1d(2),
-        ]
-    layers += [nn.AvgPool1d(4), nn.Flatten(), nn.Linear(512, 64), nn.ReLU()]
-    return Classifier(Scale(torch.ones(CHANNELS)), nn.Sequential(*layers), nn.Linear(64, CLASSES))
+def loop_of(name: str) -> Callable[[], None]:
+    """An update by a plain loop in torch."""
+    make, shape = MODELS[name]
+    model, (x, y) = make().train(), device(0, shape)
+    data = [(torch.from_numpy(x), torch.from_numpy(y))]
+    return lambda: train_plainly(model, data, 1)
 
 
-def measure(turns: int) -> list[dict[str, Any]]:
-    """Updates per second of every way, the median and the best of the turns, for one thread and for
-    two."""
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((WINDOWS, CHANNELS, TIME), np.float32)
-    y = rng.integers(0, CLASSES, WINDOWS)
-    order, bounds = rng.permutation(WINDOWS), np.arange(0, WINDOWS + 1, BATCH)
-    model = make_model()
-    network = network_of(model, (CHANNELS, TIME))
-    start = np.concatenate([model.state_dict()[n].numpy().ravel() for n in network.shapes])
-
-    def torch_update() -> None:
-        own = make_model().train()
-        optimizer = torch.optim.SGD(own.parameters(), LR, MOMENTUM)
-        for first in range(0, WINDOWS, BATCH):
-            chosen = order[first : first + BATCH]
-            optimizer.zero_grad()
-            F.cross_entropy(
-                own(torch.from_numpy(x[chosen])), torch.from_numpy(y[chosen])
-            ).backward()
-            optimizer.step()
-
-    def native_update(trainer: NativeTrainer) -> Callable[[], None]:
-        return lambda: (trainer.train(start.copy(), None, x, y, order, bounds, LR, MOMENTUM), None)[
-            1
-        ]
-
-    ways = {
-        f"native, {target}": native_update(NativeTrainer(network, target=target))
-        for target in available_targets()
+def measure(name: str, turns: int) -> dict[str, Any]:
+    """One model, by the engine with each instruction set and by the plain loop, in turns."""
+    flop = EXAMPLES * flop_of(name)
+    engines = {target: engine_of(name, target) for target in available_targets()}
+    ways = {target: update for target, (update, _) in engines.items()} | {"torch": loop_of(name)}
+    spent = {way: least(update, 1) for way, update in ways.items()}  # caches are there from now on
+    for _ in range(turns):
+        spent |= {way: min(spent[way], least(update, 1)) for way, update in ways.items()}
+    return {
+        "model": name,
+        "mflop": flop / EXAMPLES / 1e6,
+        "workspace_mib": next(size for _, size in engines.values()),
+        "ms": {way: 1000 * s for way, s in spent.items()},
+        "gflop_per_s": {way: flop / s / 1e9 for way, s in spent.items()},
     }
-    ways["torch"] = torch_update
-    rows = []
-    for num_threads in (1, 2):
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        with ThreadPoolExecutor(num_threads) as pool:
-            for _ in range(turns):
-                for name, update in ways.items():
-                    repeats = 1 if num_threads == 1 or name == "torch" else 5
-                    clock = time.thread_time if num_threads == 1 else time.perf_counter
-
-                    def work(
-                        update: Callable[[], None] = update,
-                        repeats: int = repeats,
-                        clock: Callable[[], float] = clock,
-                    ) -> float:
-                        began = clock()
-                        for _ in range(repeats):
-                            update()
-                        return (clock() - began) / repeats
-
-                    times[name].append(
-                        max(
-                            future.result()
-                            for future in [pool.submit(work) for _ in range(num_threads)]
-                        )
-                        / num_threads
-                    )
-        for name, spent in times.items():
-            median, best = (1 / pick(spent) for pick in (statistics.median, min))
-            rows.append(
-                {
-                    "threads": num_threads,
-                    "name": name,
-                    "updates_per_s": median,
-                    "best": best,
-                    "gflop_per_s": median * GFLOP,
-                }
-            )
-    return rows
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown; torch's speed on as many threads is 1."""
-    plain = {row["threads"]: row["updates_per_s"] for row in rows if row["name"] == "torch"}
+def parts_of(name: str, seconds: float) -> dict[str, float]:
+    """Share of the engine's time in each of its parts; nothing without `perf`."""
+    if shutil.which("perf") is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "perf.data")
+        own = [sys.executable, "-m", "benchmarks.native", "--run", name, "--seconds", str(seconds)]
+        record = ["perf", "record", "-F", "499", "-o", file, "--", *own]
+        subprocess.run(record, check=True, capture_output=True)
+        columns = ["-F", "overhead,dso,sym", "-t", "|"]
+        report = ["perf", "report", "-i", file, "--no-children", *columns]
+        text = subprocess.run(report, check=True, capture_output=True, text=True).stdout
+    found = dict.fromkeys(PARTS, 0.0)
+    for share, symbol in _functions(text):
+        found[next(p for p, words in PARTS.items() if any(w in symbol for w in words))] += share
+    return {part: share / sum(found.values()) for part, share in found.items()}
+
+
+def _functions(report: str) -> Iterator[tuple[float, str]]:
+    """The functions of the engine in perf's report, with their share of the samples."""
+    for line in report.splitlines():
+        cells = [cell.strip() for cell in line.split("|", 2)]
+        if len(cells) == 3 and cells[1].startswith("engine-"):
+            yield float(cells[0].rstrip("%")), cells[2].partition("(anonymous namespace)::")[2]
+
+
+def section(kept: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    targets = [t for t in kept["rows"][0]["ms"] if t != "torch"]
+    best = targets[-1]
+    top = kept["peaks"][f"registers, {best}"]
     lines = [
-        "| threads | | updates/s | best turn | GFLOP/s | x torch |",
-        "|---|---|---|---|---|---|",
+        "## The native engine",
+        "",
+        f"Machine: {kept['machine']}. One device's update ({EXAMPLES} examples in batches of "
+        f"{BATCH}) on one thread, by CPU time, the least of {kept['turns']} turns. Made by `python "
+        "-m benchmarks.native`. The peak is that of products and sums in registers.",
+        "",
+        "| what a core can do | |",
+        "|---|---|",
+        *(
+            f"| {name.removesuffix(', GB/s')} | {value:.0f} "
+            f"{'GB/s' if name.endswith('GB/s') else 'GFLOP/s'} |"
+            for name, value in kept["peaks"].items()
+        ),
+        "",
+        f"| model | MFLOP an example | workspace, MiB | {' | '.join(f'{t}, ms' for t in targets)} "
+        f"| torch, ms | torch / {best} | {best}, GFLOP/s | of the peak | torch, of the peak "
+        f"| {' | '.join(PARTS)} |",
+        f"|{'---|' * (8 + len(targets) + len(PARTS))}",
     ]
-    for row in rows:
-        numbers = f"{row['updates_per_s']:.1f} | {row['best']:.1f} | {row['gflop_per_s']:.0f}"
-        lines.append(
-            f"| {row['threads']} | {row['name']} | {numbers} | "
-            f"{row['updates_per_s'] / plain[row['threads']]:.2f} |"
-        )
+    for row in kept["rows"]:
+        ms, speed = row["ms"], row["gflop_per_s"]
+        cells = [row["model"], f"{row['mflop']:.1f}", f"{row['workspace_mib']:.0f}"]
+        cells += [*(f"{ms[t]:.0f}" for t in targets), f"{ms['torch']:.0f}"]
+        cells += [f"{ms['torch'] / ms[best]:.1f}", f"{speed[best]:.0f}"]
+        cells += [f"{speed[way] / top:.0%}" for way in (best, "torch")]
+        cells += [f"{row['parts'][p]:.0%}" if row["parts"] else "" for p in PARTS]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def main(turns: int = 40) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and keep."""
-    rows, machine = measure(turns), describe_machine()
-    print(table(rows))
-    RESULTS.write_text(
-        json.dumps({"machine": machine, "turns": turns, "rows": rows}, indent=1) + "\n"
-    )
-    put(
-        "native",
-        f"## The native engine\n\nMachine: {machine}. One device's training at a time; medians of "
-        f"{turns} turns.\n\n{table(rows)}",
-    )
+    parser = argparse.ArgumentParser(prog="benchmarks.native")
+    parser.add_argument("--turns", type=int, default=40)
+    parser.add_argument("--run", metavar="MODEL", help="do nothing but the engine's updates")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of --run, and under perf")
+    parser.add_argument("--out", type=Path, default=OUT)
+    asked = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if asked.run:
+        update, _ = engine_of(asked.run)
+        end = time.monotonic() + asked.seconds
+        while time.monotonic() < end:
+            update()
+        return
+    kept: dict[str, Any] = {
+        "machine": describe_machine(),
+        "turns": asked.turns,
+        "peaks": peaks(asked.turns),
+        "rows": [],
+    }
+    print(json.dumps(kept["peaks"], indent=1), flush=True)
+    for name in MODELS:
+        try:
+            row = measure(name, asked.turns)
+        except Unsupported:
+            continue
+        kept["rows"].append(row | {"parts": parts_of(name, asked.seconds)})
+        print(json.dumps(kept["rows"][-1]), flush=True)
+    keep(kept, asked.out, OUT, "native", section(kept))
+    print(section(kept))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.peers.workload import CHANNELS, SAMPLES, make_model
 from benchmarks.usual_images import MobileNetV2
 from benchmarks.usual_models import USUAL
 
@@ -72,6 +73,7 @@ class Transformer(nn.Module):
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "HAR CNN, 9 x 128": (make_model, (CHANNELS, SAMPLES)),
     "2-D CNN, 1 x 28 x 28": (lambda: cnn(1, 64 * 49), (1, 28, 28)),
     "2-D CNN, 3 x 32 x 32": (lambda: cnn(3, 64 * 64), (3, 32, 32)),
     "TCN, 9 x 128": (

@@ -63,7 +63,7 @@ class Optimizer(WithOptions, ABC):
     def move_all(
         self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
     ) -> TorchTensors:
-        """Return tensors and their slots after a step; the same numbers as `move` of each.
+        """Return tensors and their slots after a step: what `move` of each returns, to a rounding.
 
         It is for steps that are run, not traced: an optimizer may use operators of many tensors.
         """

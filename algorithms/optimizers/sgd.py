@@ -40,10 +40,10 @@ class Sgd(Optimizer):
             return super().move_all(directions, tensors, hyper, lr)
         keys = [*directions]
         slots = [slot_of(key) for key in keys]
-        momenta = torch._foreach_mul([tensors[slot] for slot in slots], hyper["momentum"])
-        torch._foreach_add_(momenta, [*directions.values()])
-        steps = torch._foreach_mul(momenta, lr)
-        weights = torch._foreach_sub([tensors[key] for key in keys], steps)
+        momenta = torch._foreach_add(
+            [*directions.values()], [tensors[slot] for slot in slots], alpha=float(hyper["momentum"])
+        )
+        weights = torch._foreach_sub([tensors[key] for key in keys], momenta, alpha=float(lr))
         return dict(zip((*slots, *keys), (*momenta, *weights), strict=True))
 
     def move(

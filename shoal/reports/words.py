@@ -36,10 +36,7 @@ def backend_text(summary: Summary) -> str:
     speed = f"backend {summary.backend}, {summary.updates_per_s:.3g} updates a second"
     if not summary.backend_reason:
         return speed
-    return (
-        f"{speed}. Results are those of any backend; the faster ones in C++ do not have this model "
-        f"or step: {summary.backend_reason}"
-    )
+    return f"{speed}. Results are those of any backend; {summary.backend_reason}"
 
 
 def verdict(summary: Summary) -> str:

@@ -1,22 +1,25 @@
 """The choice of the backend that runs the graphs.
 
 It is the fastest that can train the objective's model here, with the reason why it is no faster
-one.
+one. By `device` auto, a CUDA device and this machine's cores are compared by measurement.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+
+import torch
 
 from algorithms.models.reading.network import Unsupported
 from algorithms.objectives.supervised import Supervised
-from edge_client.core.ports import Graphs
 from host.compiler import CannotCompile
+from host.threads import num_cores
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
-from simulation.engine.options import EngineOptions
+from simulation.engine.measured import step_s
+from simulation.engine.options import AUTO, TOGETHER, EngineOptions
 from simulation.settings import BackendName
 from wire.bundle import Manifest
 from wire.errors import ConfigError
@@ -44,8 +47,8 @@ class Backend:
     """A backend with its graphs."""
 
     name: BackendName
-    graphs: Graphs
-    make: Callable[[], Graphs]
+    graphs: EagerGraphs
+    make: Callable[[], EagerGraphs]
     """A function that makes the same graphs in another process or on another machine."""
     threads: bool = False
     """True if the graphs run without the interpreter's lock, so that threads are enough."""
@@ -54,37 +57,96 @@ class Backend:
 
 
 def choose(
-    objective: Supervised, manifest: Manifest, options: EngineOptions, trained: Iterable[str]
+    objective: Supervised,
+    manifest: Manifest,
+    options: EngineOptions,
+    trained: Iterable[str],
+    batch_size: int = 32,
+    devices: int = 1,
 ) -> Backend:
     """Return the backend for a run that trains with the graphs `trained`.
+
+    Args:
+        batch_size: examples of a step, and
+        devices: the devices of a round; `device` auto measures such steps of so many devices.
 
     Raises:
         ConfigError: the backend of the options cannot run this; the text says why.
     """
     window, trained = manifest.window.shape, sorted(trained)
     if options.backend == "batched":
-        device = options.accelerator
-        if device is None:
+        if options.accelerator is None:
             raise ConfigError(
                 "backend batched: torch finds no GPU here. Set device to cpu to run on the "
                 "processor."
             )
-        make_batched = partial(BatchedGraphs, objective, window, device, options.bf16)
-        try:
-            return Backend("batched", make_batched(), make_batched)
-        except ConfigError as error:
-            raise ConfigError(f"backend batched: {error}") from None
+        return _batched(objective, window, options.accelerator, options.bf16)
+    backend = _on_processor(objective, window, options.backend, trained)
+    if options.device != AUTO or options.accelerator is None or not trained:
+        return backend
+    count = min(devices, options.workers or TOGETHER), min(devices, options.workers or num_cores())
+    try:
+        on_card = _batched(objective, window, options.accelerator)
+        there, here = (
+            _step_s(b, objective, window, trained, batch_size, together)
+            for b, together in zip((on_card, backend), count, strict=True)
+        )
+    except ConfigError as error:
+        return _because(backend, str(error))
+    return _because(
+        on_card if there < here else backend,
+        f"a device's step takes {1000 * here:.3g} ms on this machine's cores and "
+        f"{1000 * there:.3g} ms on {options.accelerator}",
+    )
+
+
+def _because(backend: Backend, reason: str) -> Backend:
+    return replace(backend, reason="; ".join(filter(None, (backend.reason, reason))))
+
+
+def _step_s(
+    backend: Backend,
+    objective: Supervised,
+    window: tuple[int, ...],
+    trained: Iterable[str],
+    batch_size: int,
+    together: int,
+) -> float:
+    """Return the seconds of a device's step, added up over the graphs."""
+    return sum(
+        step_s(backend.graphs, objective, window, graph, batch_size, together) for graph in trained
+    )
+
+
+def _batched(
+    objective: Supervised, window: tuple[int, ...], device: torch.device, bf16: bool = False
+) -> Backend:
+    make = partial(BatchedGraphs, objective, window, device, bf16)
+    try:
+        return Backend("batched", make(), make)
+    except ConfigError as error:
+        raise ConfigError(f"backend batched: {error}") from None
+
+
+def _on_processor(
+    objective: Supervised, window: tuple[int, ...], asked: BackendName, trained: list[str]
+) -> Backend:
     reasons: list[str] = []
     for name, kind in IN_CPP.items():
-        if options.backend not in ("auto", name):
+        if asked not in ("auto", name):
             continue
         try:
             make = partial(kind, objective, window, trained)
-            threads = kind is NativeGraphs
-            return Backend(name, make(), make, threads, "; ".join(reasons))
+            return Backend(name, make(), make, kind is NativeGraphs, _lacks(reasons))
         except (Unsupported, CannotCompile) as error:
-            if options.backend == name:
+            if asked == name:
                 raise ConfigError(f"backend {name}: {error}. {ENGINE_HAS}") from None
             reasons += [] if str(error) in reasons else [str(error)]
     make_eager = partial(EagerGraphs, objective)
-    return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))
+    return Backend("eager", make_eager(), make_eager, reason=_lacks(reasons))
+
+
+def _lacks(reasons: Sequence[str]) -> str:
+    if not reasons:
+        return ""
+    return f"the faster ones in C++ do not have this model or step: {'; '.join(reasons)}"

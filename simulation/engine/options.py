@@ -10,13 +10,18 @@ from host.settings import check
 from simulation.settings import EngineSettings
 from wire.errors import ConfigError
 
+AUTO = "auto"
+"""Device of a run that takes CUDA where it is faster than the processor."""
+TOGETHER = 128
+"""Default number of devices that backend batched trains together."""
+
 
 class EngineOptions(EngineSettings, frozen=True):
     """Backend of the graphs, and its place.
 
     Backend ``auto`` is native if the C++ engine knows the model's layers and steps are plain SGD,
     hybrid if it knows the layers alone, else eager. Backends batched and messages run only if they
-    are named.
+    are named; with device ``auto``, batched too where it is measured to be faster.
     """
 
     def __post_init__(self) -> None:
@@ -34,21 +39,25 @@ class EngineOptions(EngineSettings, frozen=True):
                 f"cluster {self.cluster!r} needs the package Ray: pip install "
                 "'shoal[simulation,ray]'"
             )
-        if self.device not in ("", "cpu", *cuda_devices()):
+        if self.device not in ("", AUTO, "cpu", *cuda_devices()):
             raise ConfigError(
-                f"device must be cpu, or cuda if torch finds a GPU here, got {self.device!r}"
+                f"device must be auto, cpu, or cuda if torch finds a GPU here, got {self.device!r}"
             )
-        if self.device and self.backend != "batched":
+        only = {"": self.backend, AUTO: "auto"}.get(self.device, "batched")
+        if self.backend != only:
             raise ConfigError(
-                f"device {self.device!r} is only for backend batched, not for {self.backend}"
+                f"device {self.device!r} is only for backend {only}, not for {self.backend}"
             )
+        if self.cluster and self.device == AUTO:
+            raise ConfigError(f"cluster {self.cluster!r}: device auto measures this machine alone")
         if self.bf16 and self.backend != "batched":
             raise ConfigError(f"bf16 is only for backend batched, not for {self.backend}")
 
     @property
     def accelerator(self) -> torch.device | None:
-        """Device of backend batched; None without a `device` if torch finds no CUDA."""
-        name = self.device or next(iter(cuda_devices()), "")
+        """Device of backend batched; None if none is named and torch finds no CUDA."""
+        named = "" if self.device == AUTO else self.device
+        name = named or next(iter(cuda_devices()), "")
         return torch.device(name) if name else None
 
 

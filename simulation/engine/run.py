@@ -15,7 +15,7 @@ from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import CheckpointFolder
 from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
-from simulation.engine.options import EngineOptions
+from simulation.engine.options import TOGETHER, EngineOptions
 from simulation.engine.progress import STOP, HeldModels, OnProgress, RunProgress
 from simulation.engine.rounds import Rounds, Snapshot
 from simulation.engine.schedule import Schedule
@@ -27,8 +27,6 @@ from simulation.engine.workers.processes import processes
 from wire.arrays.tensors import Array
 from wire.messages import Train
 
-TOGETHER = 128
-"""Default number of devices that backend batched trains together."""
 PROCESSES_FROM = 1_000
 """Number of steps of training in a run from which worker processes are worth their start."""
 
@@ -62,7 +60,11 @@ def run_fast(
     )
     programs = rounds.campaign(snapshot).version.programs.values()
     trained = {verb.graph for verbs in programs for verb in verbs if isinstance(verb, Train)}
-    backend = choose(experiment.objective, bundle.manifest, options, trained)
+    invited = identity["cohort"] or len(devices)
+    manifest, batch_size = bundle.manifest, settings.batch_size
+    backend = choose(
+        experiment.objective, manifest, options, trained, batch_size, min(invited, len(devices))
+    )
     store = MappedStore(
         checkpoint.store if checkpoint else None,
         rounds.device_ids,
@@ -72,7 +74,7 @@ def run_fast(
         settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack
     )
     host = DeviceHost(spec, backend.graphs, store)
-    with _workers(host, backend, options, identity["cohort"] or len(devices)) as workers:
+    with _workers(host, backend, options, invited) as workers:
         if not snapshot.finished:
             on_progress(RunProgress(snapshot.trained, count_groups({})))
         while not snapshot.finished:

@@ -1,6 +1,7 @@
 """Devices trained together: the same as one after the other within rounding, whatever their numbers
 of examples. On the processor, or where torch finds one, on a CUDA device."""
 
+import re
 import threading
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -21,9 +22,11 @@ from export.describe import describe_bundle, to_numpy
 from simulation.datasets.windows import FleetData
 from simulation.engine.backend import choose
 from simulation.engine.graphs.batched import BatchedGraphs, Request
+from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.operators import conv1d_by_product
 from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, turns
+from simulation.engine.measured import step_s
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.objective import objective_for_fleet
@@ -299,7 +302,7 @@ def test_what_the_backend_cannot_do_is_said() -> None:
     ):
         run("cgau", TOGETHER)
     with pytest.raises(
-        ConfigError, match="device must be cpu, or cuda if torch finds a GPU here, got 'tpu'"
+        ConfigError, match="device must be auto, cpu, or cuda if torch finds a GPU here, got 'tpu'"
     ):
         EngineOptions("batched", device="tpu")
     with pytest.raises(
@@ -327,11 +330,46 @@ def test_an_accelerator_is_taken_only_where_it_is_asked_for(
     assert (chosen.name, chosen.reason) == ("native", "")
 
 
+@pytest.mark.parametrize(("slower_on_the_card", "taken"), [(100.0, "native"), (0.01, "batched")])
+def test_device_auto_takes_what_is_measured_to_be_faster(
+    slower_on_the_card: float, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulation.engine.options.cuda_devices", lambda: ["cpu"])
+
+    def measured(graphs: EagerGraphs, *workload: Any) -> float:
+        spent = step_s(graphs, *workload)
+        return slower_on_the_card * spent if isinstance(graphs, BatchedGraphs) else spent
+
+    monkeypatch.setattr("simulation.engine.backend.step_s", measured)
+    summary = run("fedavg", EngineOptions(device="auto")).summary
+    assert summary.backend == taken
+    assert re.fullmatch(
+        r"a device's step takes \S+ ms on this machine's cores and \S+ ms on cpu",
+        summary.backend_reason or "",
+    )
+
+
+def test_device_auto_stays_on_the_processor_where_the_card_cannot_run_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("simulation.engine.options.cuda_devices", lambda: ["cpu"])
+    summary = run("cgau", EngineOptions(device="auto")).summary
+    assert summary.backend == "eager"
+    assert "backend batched: cgau needs uniform/units1" in summary.backend_reason or ""
+
+
+def test_device_auto_is_for_backend_auto_on_this_machine() -> None:
+    with pytest.raises(ConfigError, match="device 'auto' is only for backend auto, not for native"):
+        EngineOptions("native", device="auto")
+    with pytest.raises(ConfigError, match="cluster 'any': device auto measures this machine alone"):
+        EngineOptions(cluster="any", device="auto")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_cuda_the_backend_has_to_be_given_a_device() -> None:
     with pytest.raises(ConfigError, match="backend batched: torch finds no GPU here"):
         run("fedavg", EngineOptions("batched"))
-    with pytest.raises(ConfigError, match=r"device must be cpu, .*, got 'cuda'"):
+    with pytest.raises(ConfigError, match=r"device must be auto, cpu, .*, got 'cuda'"):
         EngineOptions(device="cuda")
     with pytest.raises(ConfigError, match="device 'cpu' is only for backend batched, not for auto"):
         EngineOptions(device="cpu")

@@ -1,0 +1,56 @@
+"""Time of a training step by a backend, measured before a run to choose one."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from algorithms.objectives.supervised import Supervised
+from export.describe import example_inputs, parts_of
+from host.threads import one_thread
+from simulation.engine.graphs.batched import BatchedGraphs, Request
+from simulation.engine.graphs.eager import EagerGraphs
+from wire.arrays import names
+
+STEPS, TURNS = 4, 3
+"""Steps of a measured training, and trainings of which the shortest counts."""
+
+
+def step_s(
+    graphs: EagerGraphs,
+    objective: Supervised,
+    window: tuple[int, ...],
+    graph: str,
+    batch_size: int,
+    together: int,
+) -> float:
+    """Return the seconds of one device's step, where `together` devices train at a time.
+
+    Backend batched trains them in one call; others train one on each core.
+    """
+    inputs = example_inputs(objective, window, STEPS * batch_size)
+    tensors, batch, hyper = (
+        {name: value.numpy() for name, value in part.items()} for part in parts_of(inputs)
+    )
+    batches = np.split(np.arange(STEPS * batch_size), STEPS)
+    if isinstance(graphs, BatchedGraphs):
+        requests = [Request(graph, tensors, batch, hyper, batches)] * together
+        spent_s = _least_s(lambda: graphs.together(requests))
+    else:
+        named = {names.hyper(name): value for name, value in hyper.items()}
+        with one_thread():
+            spent_s = _least_s(
+                lambda: graphs.train(graph, tensors, batch["x"], batch["y"], batches, named)
+            )
+    return spent_s / (STEPS * together)
+
+
+def _least_s(call: Callable[[], Any]) -> float:
+    call()  # libraries are loaded and memory is there from now on
+    spent = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - began)
+    return min(spent)
