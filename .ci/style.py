@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SKIPPED = {"tests", "benchmarks", ".venv", "build", "dist", "examples", "docs", ".tools"}
+SKIPPED = {"tests", "benchmarks", ".venv", "build", "dist", "examples", "docs", ".tools", "runs"}
 CLAUSE = re.compile(
     r"^(Whether|What|How|Of|By|Those|The one|The same|As|So many|In which|Under which|For which|"
     r"Who|Whose|Which|Where|When|If|Since|Until|Such|"

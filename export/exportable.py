@@ -26,18 +26,16 @@ _aten = torch.ops.aten
 OPERATORS = frozenset(
     """
     _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default _fft_r2c.default
-    _foreach_add_.List _foreach_mul.Tensor _foreach_sub.List _log_softmax.default
-    _log_softmax_backward_data.default _prelu_kernel.default _prelu_kernel_backward.default
-    _softmax.default _softmax_backward_data.default _to_copy.default _unsafe_view.default
-    _weight_norm_interface.default _weight_norm_interface_backward.default abs.default acos.default
-    adaptive_max_pool2d.default adaptive_max_pool2d_backward.default add.Scalar add.Tensor
-    alias.default
-    add_.Scalar add_.Tensor addcdiv.default addcmul.default addmm.default all.dim amax.default
-    amin.default any.dim arange.default argmax.default asin.default atan.default atan2.default
-    avg_pool2d.default avg_pool2d_backward.default baddbmm.default bitwise_and.Tensor
-    bitwise_not.default bitwise_or.Tensor bmm.default cat.default ceil.default celu.default
-    channel_shuffle.default clamp.Tensor clamp.default clamp_min.default clamp_min_.Tensor
-    clone.default col2im.default constant_pad_nd.default convolution.default
+    _log_softmax.default _log_softmax_backward_data.default _prelu_kernel.default
+    _prelu_kernel_backward.default _softmax.default _softmax_backward_data.default _to_copy.default
+    _unsafe_view.default _weight_norm_interface.default _weight_norm_interface_backward.default
+    abs.default acos.default adaptive_max_pool2d.default adaptive_max_pool2d_backward.default
+    add.Scalar add.Tensor alias.default add_.Scalar add_.Tensor addcdiv.default addcmul.default
+    addmm.default all.dim amax.default amin.default any.dim arange.default argmax.default
+    asin.default atan.default atan2.default avg_pool2d.default avg_pool2d_backward.default
+    baddbmm.default bitwise_and.Tensor bitwise_not.default bitwise_or.Tensor bmm.default cat.default
+    ceil.default celu.default channel_shuffle.default clamp.Tensor clamp.default clamp_min.default
+    clamp_min_.Tensor clone.default col2im.default constant_pad_nd.default convolution.default
     convolution_backward.default copy_.default cos.default cosh.default cumsum.default
     detach.default diag_embed.default diagonal.default div.Scalar div.Tensor div.Tensor_mode
     div_.Tensor elu.default elu_backward.default embedding.default embedding_dense_backward.default

@@ -65,7 +65,7 @@ class Optimizer(WithOptions, ABC):
     ) -> TorchTensors:
         """Return tensors and their slots after a step: what `move` of each returns, to a rounding.
 
-        It is for steps that are run, not traced: an optimizer may use operators of many tensors.
+        It is for steps that are run, not traced: an optimizer may use other operators.
         """
         moved: TorchTensors = {}
         for key, direction in directions.items():

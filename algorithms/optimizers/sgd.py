@@ -36,15 +36,14 @@ class Sgd(Optimizer):
     def move_all(
         self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
     ) -> TorchTensors:
-        if not self.plain or not directions:
+        if not self.plain:
             return super().move_all(directions, tensors, hyper, lr)
-        keys = [*directions]
-        slots = [slot_of(key) for key in keys]
-        momenta = torch._foreach_add(
-            [*directions.values()], [tensors[slot] for slot in slots], alpha=float(hyper["momentum"])
-        )
-        weights = torch._foreach_sub([tensors[key] for key in keys], momenta, alpha=float(lr))
-        return dict(zip((*slots, *keys), (*momenta, *weights), strict=True))
+        moved: TorchTensors = {}
+        for key, direction in directions.items():
+            slot = slot_of(key)
+            moved[slot] = torch.addcmul(direction, tensors[slot], hyper["momentum"])
+            moved[key] = torch.addcmul(tensors[key], moved[slot], lr, value=-1)
+        return moved
 
     def move(
         self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor

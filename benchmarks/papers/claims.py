@@ -118,7 +118,7 @@ CLAIMS = [
             ("ditto:lambda=0.1", "Ditto (lambda 0.1)", 91.53),
             ("apfl", "APFL", 92.18),
             ("per-fedavg:adapt_steps=1", "Per-FedAvg (one batch)", 77.12),
-            ("apple:num_others=29", "APPLE (all core models)", 86.46),
+            ("apple:num_others=9", "APPLE (all core models)", 86.46),
         )
     ),
     Claim(

@@ -121,7 +121,7 @@ ALL_OF_TABLE_9 = {
     "fedbabu": "FedBABU",
     "apfl": "APFL",
     "fedfomo": "FedFomo",
-    "apple:num_others=29": "APPLE, all core models",
+    "apple:num_others=9": "APPLE, all core models",
 }
 LAST_ONLY = {"fedgen": "FedGen", "fedrod": "FedRoD", "fedavg": "FedAvg", ON_HAR: "FedAvg+DBE"}
 PAPERS_NAME = {

@@ -76,7 +76,7 @@ def main(engine: EngineOptions = DEFAULT) -> None:
         make_objective(read_algorithm("fedavg"), classifier),
         engine,
     )
-    (digest,) = set(outcome.campaign.models.values())
+    digest = outcome.campaign.models["0"]
     learned, _ = decode_tensors(outcome.blobs.get(digest))
     state = {names.name_of(key): torch.from_numpy(value) for key, value in learned.items()}
     classifier.load_state_dict({**classifier.state_dict(), **state})

@@ -355,7 +355,7 @@ def test_device_auto_stays_on_the_processor_where_the_card_cannot_run_it(
     monkeypatch.setattr("simulation.engine.options.cuda_devices", lambda: ["cpu"])
     summary = run("cgau", EngineOptions(device="auto")).summary
     assert summary.backend == "eager"
-    assert "backend batched: cgau needs uniform/units1" in summary.backend_reason or ""
+    assert "backend batched: cgau needs uniform/units1" in (summary.backend_reason or "")
 
 
 def test_device_auto_is_for_backend_auto_on_this_machine() -> None:

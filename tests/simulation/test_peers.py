@@ -219,11 +219,13 @@ def test_the_times_of_rounds_are_read_from_nvflares_log() -> None:
     assert durations(moments(LOG.splitlines())) == [4.0, 2.25]
 
 
-@pytest.mark.slow
-def test_the_plain_loop_runs_one_round(options: argparse.Namespace, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["plain-1", "shoal"])
+def test_what_needs_no_environment_runs_one_round(
+    name: str, options: argparse.Namespace, tmp_path: Path
+) -> None:
     write_data(tmp_path / "data", 2)
-    plain = next(s for s in SYSTEMS if s.name == "plain-1")
-    run = run_once(plain, options, tmp_path / "data", tmp_path)
+    system = next(s for s in SYSTEMS if s.name == name)
+    run = run_once(system, options, tmp_path / "data", tmp_path)
     assert len(run["rounds_s"]) == 1
     assert run["peak_bytes"] > 50e6
     assert 0 < run["final_loss"] < final_loss(make_model(), Fleet(tmp_path / "data"), 2)
