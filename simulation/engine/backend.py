@@ -67,8 +67,8 @@ def choose(
     """Return the backend for a run that trains with the graphs `trained`.
 
     Args:
-        batch_size: examples of a step, and
-        devices: the devices of a round; `device` auto measures such steps of so many devices.
+        batch_size: number of examples of the steps that `device` auto measures.
+        devices: number of devices of a round.
 
     Raises:
         ConfigError: the backend of the options cannot run this; the text says why.
@@ -84,13 +84,17 @@ def choose(
     backend = _on_processor(objective, window, options.backend, trained)
     if options.device != AUTO or options.accelerator is None or not trained:
         return backend
-    count = min(devices, options.workers or TOGETHER), min(devices, options.workers or num_cores())
+
+    def measured_s(candidate: Backend, together: int) -> float:
+        count = min(devices, options.workers or together)
+        return sum(
+            step_s(candidate.graphs, objective, window, graph, batch_size, count)
+            for graph in trained
+        )
+
     try:
         on_card = _batched(objective, window, options.accelerator)
-        there, here = (
-            _step_s(b, objective, window, trained, batch_size, together)
-            for b, together in zip((on_card, backend), count, strict=True)
-        )
+        here, there = measured_s(backend, num_cores()), measured_s(on_card, TOGETHER)
     except ConfigError as error:
         return _because(backend, str(error))
     return _because(
@@ -104,20 +108,6 @@ def _because(backend: Backend, reason: str) -> Backend:
     return replace(backend, reason="; ".join(filter(None, (backend.reason, reason))))
 
 
-def _step_s(
-    backend: Backend,
-    objective: Supervised,
-    window: tuple[int, ...],
-    trained: Iterable[str],
-    batch_size: int,
-    together: int,
-) -> float:
-    """Return the seconds of a device's step, added up over the graphs."""
-    return sum(
-        step_s(backend.graphs, objective, window, graph, batch_size, together) for graph in trained
-    )
-
-
 def _batched(
     objective: Supervised, window: tuple[int, ...], device: torch.device, bf16: bool = False
 ) -> Backend:
@@ -129,17 +119,17 @@ def _batched(
 
 
 def _on_processor(
-    objective: Supervised, window: tuple[int, ...], asked: BackendName, trained: list[str]
+    objective: Supervised, window: tuple[int, ...], backend: BackendName, trained: list[str]
 ) -> Backend:
     reasons: list[str] = []
     for name, kind in IN_CPP.items():
-        if asked not in ("auto", name):
+        if backend not in ("auto", name):
             continue
         try:
             make = partial(kind, objective, window, trained)
             return Backend(name, make(), make, kind is NativeGraphs, _lacks(reasons))
         except (Unsupported, CannotCompile) as error:
-            if asked == name:
+            if backend == name:
                 raise ConfigError(f"backend {name}: {error}. {ENGINE_HAS}") from None
             reasons += [] if str(error) in reasons else [str(error)]
     make_eager = partial(EagerGraphs, objective)
