@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(kept["machine"], flush=True)
     on_card = place.type == "cuda"
     if not on_card:
-        print("torch finds no CUDA device: the same work on the processor shows that it runs")
+        print("No CUDA device: a small run on the processor checks only that everything runs.")
     devices, rounds = (asked.devices, asked.rounds) if on_card else (2, 1)
     kept["engines"] = engines(devices, rounds, place)
     kept["memory"] = []

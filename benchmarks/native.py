@@ -1,8 +1,8 @@
-"""``python -m benchmarks.native``: how near the native engine comes to what a core can do.
+"""``python -m benchmarks.native``: the native engine beside the peak of a core.
 
 Workload: one device's update, an epoch of 256 examples in batches of 32 of SGD with momentum, on
-one thread, by its CPU time; the engine and a plain loop in torch take turns, and the least of the
-turns counts. Beside them stand the peaks of this machine's core: products and sums in registers
+one thread, by its CPU time; the engine and a plain loop in torch take turns, and the shortest of
+the turns counts. Beside them stand the peaks of this machine's core: products and sums in registers
 (`peak.cpp`), a product of two matrices by torch, and copies of memory. `torch.utils.flop_counter`
 counts the operations of a model. Where Linux's `perf` is installed, it tells in which parts of the
 engine the time goes. Writes ``benchmarks/results/native.json`` and its section of
@@ -69,7 +69,7 @@ def peak_of(target: str, turns: int) -> float:
 
 
 def peaks(turns: int) -> dict[str, float]:
-    """What a core can do, in GFLOP/s and GB/s."""
+    """Return the peaks of a core, in GFLOP/s and GB/s."""
     ones = torch.ones(1024, 1024)
     source, target = np.ones(2**25, np.float32), np.ones(2**25, np.float32)
     found = {f"registers, {name}": peak_of(name, turns) for name in available_targets()}
@@ -79,7 +79,7 @@ def peaks(turns: int) -> dict[str, float]:
 
 
 def least(call: Callable[[], Any], turns: int) -> float:
-    """The least CPU seconds of a call."""
+    """Return the shortest CPU time of a call, in seconds."""
     spent = []
     for _ in range(turns):
         began = time.thread_time()
@@ -180,10 +180,11 @@ def section(kept: dict[str, Any]) -> str:
         "## The native engine",
         "",
         f"Machine: {kept['machine']}. One device's update ({EXAMPLES} examples in batches of "
-        f"{BATCH}) on one thread, by CPU time, the least of {kept['turns']} turns. Made by `python "
-        "-m benchmarks.native`. The peak is that of products and sums in registers.",
+        f"{BATCH}) on one thread, by CPU time, the shortest of {kept['turns']} turns. Made by "
+        f"`python -m benchmarks.native --turns {kept['turns']}`. The peak is that of products and "
+        "sums in registers.",
         "",
-        "| what a core can do | |",
+        "| peak of a core | |",
         "|---|---|",
         *(
             f"| {name.removesuffix(', GB/s')} | {value:.0f} "
@@ -192,7 +193,7 @@ def section(kept: dict[str, Any]) -> str:
         ),
         "",
         f"| model | MFLOP an example | workspace, MiB | {' | '.join(f'{t}, ms' for t in targets)} "
-        f"| torch, ms | torch / {best} | {best}, GFLOP/s | of the peak | torch, of the peak "
+        f"| torch, ms | torch / {best} | {best}, GFLOP/s | {best} / peak | torch / peak "
         f"| {' | '.join(PARTS)} |",
         f"|{'---|' * (8 + len(targets) + len(PARTS))}",
     ]

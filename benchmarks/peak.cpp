@@ -1,4 +1,4 @@
-// The most products and sums a second that a core of this machine makes: all operands are in registers, and no sum waits for another.
+// Peak of a core: independent products and sums of values in registers.
 typedef float Vec __attribute__((vector_size(4 * SHOAL_LANES)));
 
 constexpr int SUMS = SHOAL_REGISTERS >= 32 ? 24 : 12;
@@ -10,7 +10,7 @@ extern "C" long shoal_peak_operations() { return 2L * SUMS * SHOAL_LANES; }
 extern "C" float shoal_peak(long turns, float factor, float term) {
   const Vec x = factor - Vec{}, y = term - Vec{};
   Vec sum[SUMS];
-  for (int i = 0; i < SUMS; i++) sum[i] = x + float(i);  // different ones: a compiler makes equal ones once
+  for (int i = 0; i < SUMS; i++) sum[i] = x + float(i);  // distinct values: the compiler would merge equal sums
   for (long t = 0; t < turns; t++)
 #pragma GCC unroll 24
     for (int i = 0; i < SUMS; i++) sum[i] = sum[i] * x + y;

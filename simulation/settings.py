@@ -43,8 +43,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     device: Annotated[
         str,
         about(
-            "Torch device of backend batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds "
-            "it. With backend auto: auto, for CUDA where it is measured to be faster."
+            "Torch device of backend batched: cuda, cuda:1 or cpu; empty: cuda. With backend auto: "
+            "auto measures whether CUDA is faster than the processor, where torch finds it."
         ),
     ] = ""
     bf16: Annotated[bool, about("Let backend batched multiply in bfloat16.")] = False

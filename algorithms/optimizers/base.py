@@ -63,9 +63,9 @@ class Optimizer(WithOptions, ABC):
     def move_all(
         self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
     ) -> TorchTensors:
-        """Return tensors and their slots after a step: what `move` of each returns, to a rounding.
+        """Return all tensors and their slots after a step.
 
-        It is for steps that are run, not traced: an optimizer may use other operators.
+        The values are those of `move`, except for rounding. Steps that are traced use `move`.
         """
         moved: TorchTensors = {}
         for key, direction in directions.items():

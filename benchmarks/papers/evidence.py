@@ -64,8 +64,9 @@ def judge_order(values: Sequence[float], others: Sequence[float]) -> Evidence | 
     if not values or not others:
         return None
     difference = paired(values, others)
+    pairs = difference.count
     text = (
-        f"{estimate(values).show()} against {estimate(others).show()}: "
+        f"{estimate(values[:pairs]).show()} against {estimate(others[:pairs]).show()}: "
         f"{difference.show(signed=True)}"
     )
     if difference.count == 1:

@@ -32,7 +32,8 @@ class Estimate:
 
     def show(self, digits: int = 1, signed: bool = False) -> str:
         """The mean and half of the interval; of one seed, the number alone."""
-        shown = f"{self.mean:+.{digits}f}" if signed else f"{self.mean:.{digits}f}"
+        mean = round(self.mean, digits) + 0.0  # no -0
+        shown = f"{mean:+.{digits}f}" if signed else f"{mean:.{digits}f}"
         return (
             f"{shown} ±{self.half:.{digits}f}"
             if math.isfinite(self.half)

@@ -89,8 +89,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     )
     most = max((row["devices"] for row in measured), default=0)
     lines = [
-        "| | processes x threads | updates/s | with its start | Shoal is | peak memory, MB | "
-        "final loss |",
+        "| | processes x threads | updates/s | with its start | Shoal is faster by "
+        "| peak memory, MB | final loss |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in measured:

@@ -32,11 +32,11 @@ def time_text(time: TimeSummary) -> str:
 
 
 def backend_text(summary: Summary) -> str:
-    """Return the backend that trained a run, and the reason why no faster one could."""
+    """Return the backend that trained a run, and the reason for it."""
     speed = f"backend {summary.backend}, {summary.updates_per_s:.3g} updates a second"
     if not summary.backend_reason:
         return speed
-    return f"{speed}. Results are those of any backend; {summary.backend_reason}"
+    return f"{speed}. {summary.backend_reason}. Backends differ by rounding only."
 
 
 def verdict(summary: Summary) -> str:

@@ -1,7 +1,7 @@
 """The choice of the backend that runs the graphs.
 
-It is the fastest that can train the objective's model here, with the reason why it is no faster
-one. By `device` auto, a CUDA device and this machine's cores are compared by measurement.
+On the processor it is the fastest that can train the objective's model here, with the reason why it
+is no faster one. Device auto also measures whether a CUDA device is faster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -53,7 +53,7 @@ class Backend:
     threads: bool = False
     """True if the graphs run without the interpreter's lock, so that threads are enough."""
     reason: str = ""
-    """Reason why no faster backend runs; empty for the fastest."""
+    """Reason for this backend; empty if none was ruled out or measured."""
 
 
 def choose(
@@ -62,13 +62,13 @@ def choose(
     options: EngineOptions,
     trained: Iterable[str],
     batch_size: int = 32,
-    devices: int = 1,
+    cohort_size: int = 1,
 ) -> Backend:
     """Return the backend for a run that trains with the graphs `trained`.
 
     Args:
         batch_size: number of examples of the steps that `device` auto measures.
-        devices: number of devices of a round.
+        cohort_size: number of devices that train in a round.
 
     Raises:
         ConfigError: the backend of the options cannot run this; the text says why.
@@ -86,7 +86,7 @@ def choose(
         return backend
 
     def measured_s(candidate: Backend, together: int) -> float:
-        count = min(devices, options.workers or together)
+        count = min(cohort_size, options.workers or together)
         return sum(
             step_s(candidate.graphs, objective, window, graph, batch_size, count)
             for graph in trained
@@ -94,18 +94,18 @@ def choose(
 
     try:
         on_card = _batched(objective, window, options.accelerator)
-        here, there = measured_s(backend, num_cores()), measured_s(on_card, TOGETHER)
+        processor_s, cuda_s = measured_s(backend, num_cores()), measured_s(on_card, TOGETHER)
     except ConfigError as error:
-        return _because(backend, str(error))
-    return _because(
-        on_card if there < here else backend,
-        f"a device's step takes {1000 * here:.3g} ms on this machine's cores and "
-        f"{1000 * there:.3g} ms on {options.accelerator}",
+        return _with_reason(backend, str(error))
+    return _with_reason(
+        on_card if cuda_s < processor_s else backend,
+        f"Time per device and step: {1000 * processor_s:.3g} ms on the processor, "
+        f"{1000 * cuda_s:.3g} ms on {options.accelerator}",
     )
 
 
-def _because(backend: Backend, reason: str) -> Backend:
-    return replace(backend, reason="; ".join(filter(None, (backend.reason, reason))))
+def _with_reason(backend: Backend, reason: str) -> Backend:
+    return replace(backend, reason=". ".join(filter(None, (backend.reason, reason))))
 
 
 def _batched(
@@ -139,4 +139,4 @@ def _on_processor(
 def _lacks(reasons: Sequence[str]) -> str:
     if not reasons:
         return ""
-    return f"the faster ones in C++ do not have this model or step: {'; '.join(reasons)}"
+    return f"The engine in C++ does not have this model or step: {'; '.join(reasons)}"

@@ -25,9 +25,10 @@ def step_s(
     batch_size: int,
     together: int,
 ) -> float:
-    """Return the seconds of one device's step, where `together` devices train at a time.
+    """Return the seconds of a step per device when `together` devices train at the same time.
 
-    Backend batched trains them in one call; others train one on each core.
+    For backend batched this is measured. For the others, one device's training is measured on one
+    core, and divided by `together`.
     """
     inputs = example_inputs(objective, window, STEPS * batch_size)
     tensors, batch, hyper = (
@@ -47,7 +48,7 @@ def step_s(
 
 
 def _least_s(call: Callable[[], Any]) -> float:
-    call()  # libraries are loaded and memory is there from now on
+    call()  # warm-up: it loads libraries and allocates memory
     spent = []
     for _ in range(TURNS):
         began = time.perf_counter()

@@ -46,10 +46,14 @@ class EngineOptions(EngineSettings, frozen=True):
         only = {"": self.backend, AUTO: "auto"}.get(self.device, "batched")
         if self.backend != only:
             raise ConfigError(
-                f"device {self.device!r} is only for backend {only}, not for {self.backend}"
+                f"device {self.device!r} needs backend {only}, got backend {self.backend}; leave "
+                "out one of them"
             )
         if self.cluster and self.device == AUTO:
-            raise ConfigError(f"cluster {self.cluster!r}: device auto measures this machine alone")
+            raise ConfigError(
+                f"cluster {self.cluster!r} cannot be used with device auto, which measures this "
+                "machine alone; leave out one of them"
+            )
         if self.bf16 and self.backend != "batched":
             raise ConfigError(f"bf16 is only for backend batched, not for {self.backend}")
 

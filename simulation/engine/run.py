@@ -60,10 +60,10 @@ def run_fast(
     )
     programs = rounds.campaign(snapshot).version.programs.values()
     trained = {verb.graph for verbs in programs for verb in verbs if isinstance(verb, Train)}
-    invited = identity["cohort"] or len(devices)
+    cohort_size = identity["cohort"] or len(devices)
     manifest, batch_size = bundle.manifest, settings.batch_size
     backend = choose(
-        experiment.objective, manifest, options, trained, batch_size, min(invited, len(devices))
+        experiment.objective, manifest, options, trained, batch_size, min(cohort_size, len(devices))
     )
     store = MappedStore(
         checkpoint.store if checkpoint else None,
@@ -74,7 +74,7 @@ def run_fast(
         settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack
     )
     host = DeviceHost(spec, backend.graphs, store)
-    with _workers(host, backend, options, invited) as workers:
+    with _workers(host, backend, options, cohort_size) as workers:
         if not snapshot.finished:
             on_progress(RunProgress(snapshot.trained, count_groups({})))
         while not snapshot.finished:
@@ -125,7 +125,7 @@ def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
 
 
 def _workers(
-    host: DeviceHost, backend: Backend, options: EngineOptions, invited: int
+    host: DeviceHost, backend: Backend, options: EngineOptions, cohort_size: int
 ) -> AbstractContextManager[Workers]:
     if options.cluster:
         from simulation.engine.workers.ray import (
@@ -140,7 +140,7 @@ def _workers(
     # estimate the number of training steps of the run from a few of its devices
     some = sorted(devices)[:: max(1, len(devices) // 32)]
     batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
-    steps = round(settings.rounds * settings.local_epochs * batches * invited)
+    steps = round(settings.rounds * settings.local_epochs * batches * cohort_size)
     if count == 1 or (not backend.threads and steps < PROCESSES_FROM):
         return nullcontext(partial(inline, host))
     if backend.threads:

@@ -121,7 +121,7 @@ def test_a_run_says_which_backend_it_takes_and_why_no_faster_one(elsewhere: Path
     ]
     assert [summary.backend for summary in summaries] == ["hybrid", "hybrid", "native"]
     assert (summaries[0].backend_reason or "").startswith(
-        "the faster ones in C++ do not have this model or step: "
+        "The engine in C++ does not have this model or step: "
         "graph 'step' of mixup-head is more than plain SGD on the cross-entropy"
     )
 

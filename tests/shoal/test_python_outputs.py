@@ -387,10 +387,10 @@ class TestFolder:
 
 def test_the_line_of_the_backend_is_no_fault(results: Results) -> None:
     summary = msgspec.structs.replace(
-        results["fedavg"].summary, backend="eager", backend_reason="a reason", updates_per_s=12.0
+        results["fedavg"].summary, backend="eager", backend_reason="A reason", updates_per_s=12.0
     )
     assert backend_text(summary) == (
-        "backend eager, 12 updates a second. Results are those of any backend; a reason"
+        "backend eager, 12 updates a second. A reason. Backends differ by rounding only."
     )
     plain = msgspec.structs.replace(summary, backend="native", backend_reason="")
     assert backend_text(plain) == "backend native, 12 updates a second"
