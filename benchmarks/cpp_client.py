@@ -187,9 +187,9 @@ def time_table(campaigns: dict[str, list[dict[str, Any]]]) -> str:
 def text(results: dict[str, Any]) -> str:
     """Return the section of the page of results."""
     kotlin, campaigns = results["kotlin_lines"], results["campaigns"]
-    whole = sum(kotlin.values()) - kotlin[MQTT]
-    least = whole - kotlin[SECRET] - kotlin[RECORDINGS]
-    planned = " and ".join(f"{mb:.1f} MB for {most}" for most, mb in results["planned_mb"].items())
+    further = kotlin[SECRET] + kotlin[RECORDINGS]
+    rest = sum(kotlin.values()) - kotlin[MQTT] - further
+    planned = " or ".join(f"{mb:.1f} MB for {most}" for most, mb in results["planned_mb"].items())
     paragraphs = [
         "## A client in C++",
         f"Machine: {results['machine']}, load {results['load']:.1f}. The prototype in "
@@ -197,31 +197,30 @@ def text(results: dict[str, Any]) -> str:
         "client has a fleet of its own, with `shoal init`, Mosquitto with TLS and certificates, "
         f"`shoal serve`, and one device with {results['windows']} windows of a watch. A campaign "
         f"has {ROUNDS} rounds of {EPOCHS} epochs in batches of 32. The service acknowledged every "
-        f"update. Medians of {results['turns']} turns, of times in brackets the least. Other work "
-        "ran on the machine, so the processor's time says more than the clock.",
+        f"update. Medians of {results['turns']} turns; times in brackets are the shortest. Other "
+        "work ran on the machine, so the processor's time says more than the clock.",
         memory_table(campaigns),
-        f"The prototype's program has {results['program_mb']:.2f} MB. It links libmosquitto and "
+        f"The executable has {results['program_mb']:.2f} MB. It links libmosquitto and "
         "libcrypto of Debian, and the library of `make native`; nlohmann's JSON is headers alone. "
-        "So besides Debian's libraries, a board needs this program and ExecuTorch's libraries. "
+        "So besides Debian's libraries, a board needs this executable and ExecuTorch's libraries. "
         "`shoal-edge` needs Python and [its packages](#what-the-client-takes-of-a-board). RSS is "
         "nearer to a board of its own than PSS, which divides libraries among a machine's "
         "processes: here, the broker and the service use some of the same. Of the memory in "
-        f"training, ExecuTorch plans {planned} windows in the two programs' largest batch (`shoal "
-        "export --max-batch`). What the rest consists of was not measured.",
+        f"training, ExecuTorch reserves for its largest batch (`shoal export --max-batch`) {planned} "
+        "windows. What the rest consists of was not measured.",
         time_table(campaigns),
         "A round runs from the plan to the update at the broker. The first one includes the "
         "bundle, the model, their checks and the loading of programs. The processor's time is that "
         "of the whole client, from before the service starts. `shoal-edge` does more in it: it "
         "stores plans, updates and checkpoints, and waits for the disk. The prototype writes "
         "blobs, programs and its update without waiting. Its batches have another order, so its "
-        "loss differs. The benchmark makes its certificate.",
-        "**Estimate of a whole client.** The Kotlin core is the yardstick, because it has all "
-        f"parts below. Without MQTT, for which there is a library, it has {whole:,} lines, and "
-        f"{least:,} without {SECRET}, and {RECORDINGS}. Its tests have "
-        f"{results['kotlin_test_lines']:,} more. C++ also has no memory safety: an early version "
-        "of the prototype crashed at its first plan, over a reference to a temporary value. So a "
-        "client needs the vectors of `wire/vectors`, the hostile ones above all, in a build with "
-        "sanitizers.",
+        "loss differs. The benchmark, not an enrolment, makes the prototype's certificate.",
+        "**Size of a whole client, by the Kotlin core**, which has all parts below. It has "
+        f"{sum(kotlin.values()):,} lines: {kotlin[MQTT]:,} for MQTT, for which there is a library in "
+        f"C++; {further:,} for {SECRET}, and {RECORDINGS}; and {rest:,} for the rest. Its tests have "
+        f"{results['kotlin_test_lines']:,}. C++ has no memory safety: an early version of the "
+        "prototype crashed at its first plan, over a reference to a temporary value. So a client "
+        "in C++ has to pass `wire/vectors`, hostile files included, in a build with sanitizers.",
         parts_table(kotlin),
     ]
     return "\n\n".join(paragraphs)

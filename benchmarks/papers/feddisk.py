@@ -47,8 +47,8 @@ def effective_cost(size: int, rounds: int, density_size: int = 0, density_rounds
 
 
 def preparations(row: Row) -> float | None:
-    """Rounds of the global MADE: as many as were made, where the row says so, else as many as were
-    allowed; None without a MADE."""
+    """Return the rounds of the global MADE; the maximum if the row has no count, and None without
+    a MADE."""
     objective = read_algorithm(row["algorithm"]).objective
     if objective.name != "feddisk":
         return None

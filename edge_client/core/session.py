@@ -261,8 +261,8 @@ def on_executed(session: Session, plan: Plan, update: str) -> Session:
     return msgspec.structs.replace(session, stage="pending", update=update, tries=0, machine=None)
 
 
-def on_kept(session: Session, model: PersonalModel) -> Session:
-    """Return the session after a plan was carried out that left a personal model.
+def on_personal_model(session: Session, model: PersonalModel) -> Session:
+    """Return the session with the personal model that a plan produced.
 
     Save the session before the update is stored.
     """
@@ -270,7 +270,7 @@ def on_kept(session: Session, model: PersonalModel) -> Session:
     return msgspec.structs.replace(session, personal_models=personal_models)
 
 
-def on_kept_lost(session: Session, tensors: str) -> Session:
+def on_personal_model_lost(session: Session, tensors: str) -> Session:
     """Return the session without a personal model whose tensors are missing or damaged."""
     return msgspec.structs.replace(
         session,

@@ -61,7 +61,7 @@ class KeptModels:
         payload = encode_tensors(names.of_role(result.private, names.PRIVATE, names.PERSONAL))
         self.state.put_blob(digest(payload), payload)
         self.memory.save(
-            core.on_kept(
+            core.on_personal_model(
                 self.memory.session,
                 PersonalModel(plan.run_id, plan.bundle, result.model, digest(payload)),
             )
@@ -82,7 +82,7 @@ class KeptModels:
             payload = self.state.blob(personal_model.tensors)
             if payload is not None:
                 return Own(decode_tensors(payload, OWN_FILES)[0], personal_model.tensors)
-            self.memory.save(core.on_kept_lost(session, personal_model.tensors))
+            self.memory.save(core.on_personal_model_lost(session, personal_model.tensors))
             alone = "the personal model of this model is damaged or missing"
         alone = alone or why_alone(session.personal_models, offer.bundle, offer.model)
         return Own(

@@ -31,8 +31,8 @@ SAMPLED = 1000
 
 
 @runtime_checkable
-class Measured(Protocol):
-    """Devices that know the size of their values without reading every one."""
+class HasSquares(Protocol):
+    """Devices that know sums of squares without reading all examples."""
 
     def squares(self) -> tuple[Array, int]:
         """Return the sum of squares per channel over all training examples, and their number.
@@ -91,7 +91,7 @@ class FleetData:
         """
         if self.window.vocabulary:
             return np.ones(len(self.window.channels), np.float32)
-        if isinstance(self.devices, Measured):
+        if isinstance(self.devices, HasSquares):
             squares, count = self.devices.squares()
             return _root(squares, count)
         axes = (0, *range(2, 1 + len(self.window.shape)))
@@ -196,7 +196,7 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
             d: _usual_alone(w, data.classes.index(ANOMALOUS)) for d, w in data.devices.items()
         }
         return replace(data, classes=(USUAL, ANOMALOUS), devices=usual_windows, recordings={})
-    if isinstance(data.devices, Measured):  # a pool has labels for all windows
+    if isinstance(data.devices, HasSquares):  # a pool has labels for all windows
         return data
     devices = {}
     for device_id, windows in data.devices.items():

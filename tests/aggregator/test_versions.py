@@ -93,7 +93,7 @@ def told(values: list[int]) -> dict[str, Metrics]:
 
 
 def after(before: list[int], now: list[int]) -> Campaign:
-    """A campaign whose devices have met two versions, with so many of ten windows right."""
+    """Return a campaign after two versions; arguments are the correct windows of 10 by device."""
     settings = msgspec.structs.replace(CHOSEN, max_drop=0.3, keep_models=3, min_updates=1)
     version = Version(
         round=0,

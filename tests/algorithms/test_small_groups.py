@@ -47,7 +47,7 @@ def test_a_clear_signal_in_one_view_is_not_drowned_by_others(others: int, seed: 
 
 
 def test_a_group_that_needs_no_member_needs_one_view_at_the_usual_level() -> None:
-    """Its p in that view alone is above the level that is shared by three views."""
+    """Its p-value is between ALPHA / 3 and ALPHA in the best view."""
     seen = views(0, 4, apart=3.0)
     labels, tests = find_groups(seen, np.full(PEOPLE, 100))
     assert ALPHA / 3 < min(test.p for test in tests[:3]) <= ALPHA

@@ -222,7 +222,7 @@ def _check_protected(device: Device, plan: m.Plan, tensors: dict[str, Any]) -> N
 
 
 class Caching(OnnxGraphs):
-    """Graphs that are loaded once a file: a storm has few files and many bundles."""
+    """Graphs loaded once per file, because the test has many bundles of few files."""
 
     loaded: ClassVar[dict[tuple[str, str, int], Any]] = {}
 

@@ -220,7 +220,7 @@ def test_the_times_of_rounds_are_read_from_nvflares_log() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain-1", "shoal"])
-def test_what_needs_no_environment_runs_one_round(
+def test_systems_without_an_environment_run_one_round(
     name: str, options: argparse.Namespace, tmp_path: Path
 ) -> None:
     write_data(tmp_path / "data", 2)

@@ -23,7 +23,7 @@ class Rows(Jobs):
         return len(self.devices)
 
     def take(self, rows: Array) -> "Rows":
-        """Take some of them: `rows` are places, or bool."""
+        """Return the jobs at `rows`, indices or a mask."""
         return Rows(self.devices[rows], self.start_s[rows], self.end_s[rows], self.finishes[rows])
 
 

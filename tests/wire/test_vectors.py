@@ -354,7 +354,7 @@ def _play_offer(
         case "again":
             session = offers.on_again(session)
         case "kept":
-            session = core.on_kept(
+            session = core.on_personal_model(
                 session, kept.PersonalModel("r", A, step["of"] * 64, step["tensors"] * 64)
             )
             return session, models, models.begins(session)
