@@ -206,8 +206,8 @@ def text(results: dict[str, Any]) -> str:
         "`shoal-edge` needs Python and [its packages](#what-the-client-takes-of-a-board). RSS is "
         "nearer to a board of its own than PSS, which divides libraries among a machine's "
         "processes: here, the broker and the service use some of the same. Of the memory in "
-        f"training, ExecuTorch reserves for its largest batch (`shoal export --max-batch`) {planned} "
-        "windows. What the rest consists of was not measured.",
+        "training, ExecuTorch reserves for its largest batch (`shoal export --max-batch`) "
+        f"{planned} windows. What the rest consists of was not measured.",
         time_table(campaigns),
         "A round runs from the plan to the update at the broker. The first one includes the "
         "bundle, the model, their checks and the loading of programs. The processor's time is that "
@@ -216,9 +216,9 @@ def text(results: dict[str, Any]) -> str:
         "blobs, programs and its update without waiting. Its batches have another order, so its "
         "loss differs. The benchmark, not an enrolment, makes the prototype's certificate.",
         "**Size of a whole client, by the Kotlin core**, which has all parts below. It has "
-        f"{sum(kotlin.values()):,} lines: {kotlin[MQTT]:,} for MQTT, for which there is a library in "
-        f"C++; {further:,} for {SECRET}, and {RECORDINGS}; and {rest:,} for the rest. Its tests have "
-        f"{results['kotlin_test_lines']:,}. C++ has no memory safety: an early version of the "
+        f"{sum(kotlin.values()):,} lines: {kotlin[MQTT]:,} for MQTT, for which there is a library "
+        f"in C++; {further:,} for {SECRET}, and {RECORDINGS}; and {rest:,} for the rest. Its tests "
+        f"have {results['kotlin_test_lines']:,}. C++ has no memory safety: an early version of the "
         "prototype crashed at its first plan, over a reference to a temporary value. So a client "
         "in C++ has to pass `wire/vectors`, hostile files included, in a build with sanitizers.",
         parts_table(kotlin),

@@ -170,7 +170,10 @@ class Apple(Supervised):
         ]
         return {
             **tensors,
-            **{k: weights[0] * w + torch.tensordot(peers, stack, 1) for k, w, stack in shared},
+            **{
+                k: weights[0] * w + (peers.reshape(-1, *[1] * w.dim()) * stack).sum(0)
+                for k, w, stack in shared
+            },
         }
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:

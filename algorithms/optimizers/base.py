@@ -65,7 +65,8 @@ class Optimizer(WithOptions, ABC):
     ) -> TorchTensors:
         """Return all tensors and their slots after a step.
 
-        The values are those of `move`, except for rounding. Steps that are traced use `move`.
+        The values are those of `move`, except for rounding. Steps that are traced use `move`. All
+        its operators are ones that devices can train with (docs/models.md).
         """
         moved: TorchTensors = {}
         for key, direction in directions.items():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.papers.feddisk import in_all
 from benchmarks.papers.intervals import estimate, paired
 from benchmarks.papers.results import Results
 
@@ -120,6 +121,20 @@ def grouped(table: str, algorithm: str, *columns: str) -> Find:
             return Evidence(f"{text}; one seed", UNDECIDED)
         right = [ari == 1 for ari, _ in found.values()]
         return Evidence(text, REPRODUCED if all(right) else IN_PART if any(right) else NOT)
+
+    return find
+
+
+def fewer_rounds(table: str, column: str, better: str, worse: str) -> Find:
+    """That one algorithm needs fewer rounds to the target, preparations included."""
+
+    def find(results: Results) -> Evidence | None:
+        rows = [row_of(results, table, column, name) for name in (better, worse)]
+        counts = [in_all(row) for row in rows if row is not None]
+        if len(counts) < 2 or counts[0] is None or counts[1] is None:
+            return None
+        text = f"{counts[0]:.1f} against {counts[1]:.1f} rounds"
+        return Evidence(text, REPRODUCED if counts[0] < counts[1] else NOT)
 
     return find
 

@@ -7,6 +7,7 @@ is no faster one. Device auto also measures whether a CUDA device is faster.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 
 import torch
 
@@ -18,8 +19,8 @@ from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
-from simulation.engine.measured import step_s
-from simulation.engine.options import AUTO, TOGETHER, EngineOptions
+from simulation.engine.measured import Workload, step_s
+from simulation.engine.options import AUTO, PROCESSES_FROM, TOGETHER, EngineOptions
 from simulation.settings import BackendName
 from wire.bundle import Manifest
 from wire.errors import ConfigError
@@ -61,14 +62,11 @@ def choose(
     manifest: Manifest,
     options: EngineOptions,
     trained: Iterable[str],
-    batch_size: int = 32,
-    cohort_size: int = 1,
+    workload: Workload | None = None,
 ) -> Backend:
     """Return the backend for a run that trains with the graphs `trained`.
 
-    Args:
-        batch_size: number of examples of the steps that `device` auto measures.
-        cohort_size: number of devices that train in a round.
+    Device auto needs the workload.
 
     Raises:
         ConfigError: the backend of the options cannot run this; the text says why.
@@ -78,29 +76,36 @@ def choose(
         if options.accelerator is None:
             raise ConfigError(
                 "backend batched: torch finds no GPU here. Set device to cpu to run on the "
-                "processor."
+                "processor, where it is slower than the other backends."
             )
         return _batched(objective, window, options.accelerator, options.bf16)
     backend = _on_processor(objective, window, options.backend, trained)
-    if options.device != AUTO or options.accelerator is None or not trained:
+    if options.device != AUTO or workload is None:
         return backend
+    if options.accelerator is None:
+        return _with_reason(backend, "Device auto: torch finds no CUDA device")
+    cohort_size, steps = workload.cohort_size, workload.steps
+    cores, waves = num_cores(), ceil(cohort_size / (options.workers or TOGETHER))
+    alone = not backend.threads and steps < PROCESSES_FROM
+    on_processor = 1 if alone else min(cohort_size, options.workers or cores, cores)
+    on_cuda = ceil(cohort_size / waves)
 
     def measured_s(candidate: Backend, together: int) -> float:
-        count = min(cohort_size, options.workers or together)
         return sum(
-            step_s(candidate.graphs, objective, window, graph, batch_size, count)
+            step_s(candidate.graphs, objective, window, graph, workload, together)
             for graph in trained
         )
 
     try:
-        on_card = _batched(objective, window, options.accelerator)
-        processor_s, cuda_s = measured_s(backend, num_cores()), measured_s(on_card, TOGETHER)
-    except ConfigError as error:
-        return _with_reason(backend, str(error))
+        cuda = _batched(objective, window, options.accelerator)
+        processor_s, cuda_s = measured_s(backend, on_processor), measured_s(cuda, on_cuda)
+    except (ConfigError, RuntimeError, TypeError) as error:  # a driver, memory or vmap may fail
+        cause = next(iter(str(error).splitlines()), type(error).__name__)
+        return _with_reason(backend, f"Device auto leaves {options.accelerator} out: {cause}")
     return _with_reason(
-        on_card if cuda_s < processor_s else backend,
-        f"Time per device and step: {1000 * processor_s:.3g} ms on the processor, "
-        f"{1000 * cuda_s:.3g} ms on {options.accelerator}",
+        cuda if cuda_s < processor_s else backend,
+        f"A step takes {1000 * processor_s:.3g} ms per device on the processor, {on_processor} at "
+        f"a time, and {1000 * cuda_s:.3g} ms on {options.accelerator}, {on_cuda} at a time",
     )
 
 

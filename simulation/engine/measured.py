@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,19 @@ from simulation.engine.graphs.eager import EagerGraphs
 from wire.arrays import names
 
 STEPS, TURNS = 4, 3
-"""Steps of a measured training, and trainings of which the shortest counts."""
+"""Maximum steps of a measured training, and trainings of which the shortest counts."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Training of a run, as far as the choice of its backend and its workers depends on it."""
+
+    cohort_size: int
+    num_examples: int
+    """Mean number of a device's training examples."""
+    batch_size: int
+    steps: int
+    """Estimated training steps of all devices in the run."""
 
 
 def step_s(
@@ -22,7 +35,7 @@ def step_s(
     objective: Supervised,
     window: tuple[int, ...],
     graph: str,
-    batch_size: int,
+    workload: Workload,
     together: int,
 ) -> float:
     """Return the seconds of a step per device when `together` devices train at the same time.
@@ -30,11 +43,13 @@ def step_s(
     For backend batched this is measured. For the others, one device's training is measured on one
     core, and divided by `together`.
     """
-    inputs = example_inputs(objective, window, STEPS * batch_size)
+    size = min(workload.batch_size, workload.num_examples)
+    steps = min(STEPS, workload.num_examples // size)
+    inputs = example_inputs(objective, window, workload.num_examples)
     tensors, batch, hyper = (
         {name: value.numpy() for name, value in part.items()} for part in parts_of(inputs)
     )
-    batches = np.split(np.arange(STEPS * batch_size), STEPS)
+    batches = np.split(np.arange(steps * size), steps)
     if isinstance(graphs, BatchedGraphs):
         requests = [Request(graph, tensors, batch, hyper, batches)] * together
         spent_s = _least_s(lambda: graphs.together(requests))
@@ -44,7 +59,7 @@ def step_s(
             spent_s = _least_s(
                 lambda: graphs.train(graph, tensors, batch["x"], batch["y"], batches, named)
             )
-    return spent_s / (STEPS * together)
+    return spent_s / (steps * together)
 
 
 def _least_s(call: Callable[[], Any]) -> float:

@@ -14,6 +14,8 @@ AUTO = "auto"
 """Device of a run that takes CUDA where it is faster than the processor."""
 TOGETHER = 128
 """Default number of devices that backend batched trains together."""
+PROCESSES_FROM = 1_000
+"""Number of steps of training in a run from which worker processes are worth their start."""
 
 
 class EngineOptions(EngineSettings, frozen=True):
@@ -40,8 +42,9 @@ class EngineOptions(EngineSettings, frozen=True):
                 "'shoal[simulation,ray]'"
             )
         if self.device not in ("", AUTO, "cpu", *cuda_devices()):
+            found = ", ".join(cuda_devices()) or "torch finds no GPU here"
             raise ConfigError(
-                f"device must be auto, cpu, or cuda if torch finds a GPU here, got {self.device!r}"
+                f"device must be auto, cpu or a CUDA device ({found}), got {self.device!r}"
             )
         only = {"": self.backend, AUTO: "auto"}.get(self.device, "batched")
         if self.backend != only:

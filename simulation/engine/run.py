@@ -8,14 +8,17 @@ from math import ceil
 from typing import Any
 
 from aggregator.aggregation.stored import check_fit
+from aggregator.core.settings import RunSettings
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.view.summary import count_groups
+from edge_client.core.ports import Windows
 from host.threads import num_cores
 from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import CheckpointFolder
 from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
-from simulation.engine.options import TOGETHER, EngineOptions
+from simulation.engine.measured import Workload
+from simulation.engine.options import PROCESSES_FROM, TOGETHER, EngineOptions
 from simulation.engine.progress import STOP, HeldModels, OnProgress, RunProgress
 from simulation.engine.rounds import Rounds, Snapshot
 from simulation.engine.schedule import Schedule
@@ -26,9 +29,6 @@ from simulation.engine.workers.private_store import MappedStore
 from simulation.engine.workers.processes import processes
 from wire.arrays.tensors import Array
 from wire.messages import Train
-
-PROCESSES_FROM = 1_000
-"""Number of steps of training in a run from which worker processes are worth their start."""
 
 
 def run_fast(
@@ -60,11 +60,10 @@ def run_fast(
     )
     programs = rounds.campaign(snapshot).version.programs.values()
     trained = {verb.graph for verbs in programs for verb in verbs if isinstance(verb, Train)}
-    cohort_size = identity["cohort"] or len(devices)
-    manifest, batch_size = bundle.manifest, settings.batch_size
-    backend = choose(
-        experiment.objective, manifest, options, trained, batch_size, min(cohort_size, len(devices))
-    )
+    if not trained:  # the first round prepares, and later ones train
+        trained = {"step"}.intersection(experiment.objective.graphs())
+    workload = _workload(settings, devices, identity["cohort"] or len(devices))
+    backend = choose(experiment.objective, bundle.manifest, options, trained, workload)
     store = MappedStore(
         checkpoint.store if checkpoint else None,
         rounds.device_ids,
@@ -74,7 +73,7 @@ def run_fast(
         settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack
     )
     host = DeviceHost(spec, backend.graphs, store)
-    with _workers(host, backend, options, cohort_size) as workers:
+    with _workers(host, backend, options, workload.steps) as workers:
         if not snapshot.finished:
             on_progress(RunProgress(snapshot.trained, count_groups({})))
         while not snapshot.finished:
@@ -124,8 +123,20 @@ def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
     )
 
 
+def _workload(settings: RunSettings, devices: Mapping[str, Windows], cohort_size: int) -> Workload:
+    """Return the workload of a run, estimated from a few of its devices."""
+    some = [devices[d].num_train for d in sorted(devices)[:: max(1, len(devices) // 32)]]
+    batches = sum(ceil(number / settings.batch_size) for number in some) / len(some)
+    return Workload(
+        min(cohort_size, len(devices)),
+        max(1, round(sum(some) / len(some))),
+        settings.batch_size,
+        round(settings.rounds * settings.local_epochs * batches * cohort_size),
+    )
+
+
 def _workers(
-    host: DeviceHost, backend: Backend, options: EngineOptions, cohort_size: int
+    host: DeviceHost, backend: Backend, options: EngineOptions, steps: int
 ) -> AbstractContextManager[Workers]:
     if options.cluster:
         from simulation.engine.workers.ray import (
@@ -136,11 +147,6 @@ def _workers(
     count = options.workers or num_cores()
     if isinstance(backend.graphs, BatchedGraphs):
         return batched(host, backend.graphs, options.workers or TOGETHER)
-    settings, devices = host.spec.settings, host.spec.devices
-    # estimate the number of training steps of the run from a few of its devices
-    some = sorted(devices)[:: max(1, len(devices) // 32)]
-    batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
-    steps = round(settings.rounds * settings.local_epochs * batches * cohort_size)
     if count == 1 or (not backend.threads and steps < PROCESSES_FROM):
         return nullcontext(partial(inline, host))
     if backend.threads:

@@ -180,6 +180,7 @@ SEEDED = {"accuracy": [1.0, 1.0, 1.0], "pooled_best": [1.0, 1.0, 1.0]}
 ROW: dict[str, Any] = {
     "seeds": 3,
     "groups": {"ari": 1.0},
+    "rounds_to_target": 4.0,
     "by_seed": SEEDED,
     "accuracy": {"mean": 0.01},
 }

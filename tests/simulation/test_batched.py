@@ -26,7 +26,7 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.operators import conv1d_by_product
 from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, turns
-from simulation.engine.measured import step_s
+from simulation.engine.measured import Workload, step_s
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.objective import objective_for_fleet
@@ -302,7 +302,7 @@ def test_what_the_backend_cannot_do_is_said() -> None:
     ):
         run("cgau", TOGETHER)
     with pytest.raises(
-        ConfigError, match="device must be auto, cpu, or cuda if torch finds a GPU here, got 'tpu'"
+        ConfigError, match=r"device must be auto, cpu or a CUDA device \(.+\), got 'tpu'"
     ):
         EngineOptions("batched", device="tpu")
     with pytest.raises(
@@ -344,7 +344,8 @@ def test_device_auto_takes_what_is_measured_to_be_faster(
     summary = run("fedavg", EngineOptions(device="auto")).summary
     assert summary.backend == taken
     assert re.fullmatch(
-        r"Time per device and step: \S+ ms on the processor, \S+ ms on cpu",
+        r"A step takes \S+ ms per device on the processor, \d+ at a time, "
+        r"and \S+ ms on cpu, 6 at a time",
         summary.backend_reason or "",
     )
 
@@ -355,7 +356,48 @@ def test_device_auto_stays_on_the_processor_where_the_card_cannot_run_it(
     monkeypatch.setattr("simulation.engine.options.cuda_devices", lambda: ["cpu"])
     summary = run("cgau", EngineOptions(device="auto")).summary
     assert summary.backend == "eager"
-    assert "backend batched: cgau needs uniform/units1" in (summary.backend_reason or "")
+    assert "Device auto leaves cpu out: backend batched: cgau needs uniform/units1" in (
+        summary.backend_reason or ""
+    )
+
+
+@pytest.mark.parametrize(
+    "problem", [RuntimeError("The NVIDIA driver is too old"), torch.OutOfMemoryError("full\nmore")]
+)
+def test_device_auto_stays_on_the_processor_where_the_card_fails(
+    problem: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr("simulation.engine.options.cuda_devices", lambda: ["cpu"])
+    monkeypatch.setattr("torch.nn.Module.to", fail)
+    summary = run("fedavg", EngineOptions(device="auto")).summary
+    cause = str(problem).splitlines()[0]
+    assert summary.backend == "native"
+    assert summary.backend_reason == f"Device auto leaves cpu out: {cause}"
+
+
+def test_a_measurement_has_the_batches_of_the_run() -> None:
+    fleet = synthetic_fleet(2)
+    objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
+    window, sizes = fleet.window.shape, []
+
+    class Recorder(EagerGraphs):
+        def train(self, graph: str, *arguments: Any) -> Any:
+            sizes.append([len(batch) for batch in arguments[3]])
+            return super().train(graph, *arguments)
+
+    for examples, batch_size in ((3, 8), (20, 8), (100, 8)):
+        workload = Workload(1, examples, batch_size, 1)
+        assert step_s(Recorder(objective), objective, window, "step", workload, 1) > 0
+    assert sizes[::4] == [[3], [8, 8], [8, 8, 8, 8]]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_device_auto_says_where_there_is_no_card() -> None:
+    summary = run("fedavg", EngineOptions(device="auto")).summary
+    assert summary.backend_reason == "Device auto: torch finds no CUDA device"
 
 
 def test_device_auto_is_for_backend_auto_on_this_machine() -> None:
@@ -373,7 +415,7 @@ def test_device_auto_is_for_backend_auto_on_this_machine() -> None:
 def test_without_cuda_the_backend_has_to_be_given_a_device() -> None:
     with pytest.raises(ConfigError, match="backend batched: torch finds no GPU here"):
         run("fedavg", EngineOptions("batched"))
-    with pytest.raises(ConfigError, match=r"device must be auto, cpu, .*, got 'cuda'"):
+    with pytest.raises(ConfigError, match=r"a CUDA device \(torch finds no GPU here\), got 'cuda'"):
         EngineOptions(device="cuda")
     with pytest.raises(
         ConfigError, match="device 'cpu' needs backend batched, got backend auto; leave out"

@@ -285,6 +285,12 @@ def test_steps_that_look_into_the_layers_run_by_torch_alone_and_say_why() -> Non
     assert "read single layers of the model" in known(outcome.summary.backend_reason)
 
 
+def test_a_run_whose_first_round_only_prepares_has_the_backend_of_later_rounds() -> None:
+    outcome = run("fedpcl", "auto", rounds=1)
+    assert outcome.summary.backend != "native"
+    assert "fedpcl" in known(outcome.summary.backend_reason)
+
+
 @pytest.mark.parametrize("name", ["gaussian", "local-gaussian", "dp-sgd"])
 def test_a_privacy_budget_is_spent_by_the_rounds_planned_and_told_before_them(name: str) -> None:
     events: list[RunProgress] = []
