@@ -42,9 +42,9 @@ class EngineOptions(EngineSettings, frozen=True):
                 "'shoal[simulation,ray]'"
             )
         if self.device not in ("", AUTO, "cpu", *cuda_devices()):
-            found = ", ".join(cuda_devices()) or "torch finds no GPU here"
+            devices = ", ".join(cuda_devices()) or "torch finds no GPU here"
             raise ConfigError(
-                f"device must be auto, cpu or a CUDA device ({found}), got {self.device!r}"
+                f"device must be auto, cpu or a CUDA device ({devices}), got {self.device!r}"
             )
         only = {"": self.backend, AUTO: "auto"}.get(self.device, "batched")
         if self.backend != only:
