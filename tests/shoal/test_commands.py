@@ -207,7 +207,7 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--newcomers", "20"], "error: newcomers must be less than the 20 devices"),
         (
             ["simulate", "--backend", "batched", "--device", "tpu"],
-            "error: device must be cpu, or cuda if torch finds a GPU here, got 'tpu'",
+            "error: device must be auto, cpu or a CUDA device (",
         ),
         (
             ["simulate", "--backend", "batched", "--cluster", "any"],
