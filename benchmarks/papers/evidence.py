@@ -73,7 +73,7 @@ def judge_order(values: Sequence[float], others: Sequence[float]) -> Evidence | 
     if difference.count == 1:
         return Evidence(text, UNDECIDED)
     return Evidence(
-        text, REPRODUCED if difference.above else IN_PART if difference.mean > 0 else NOT
+        text, REPRODUCED if difference.above else IN_PART if round(difference.mean, 1) > 0 else NOT
     )
 
 
