@@ -72,10 +72,10 @@ def peaks(turns: int) -> dict[str, float]:
     """Return the peaks of a core, in GFLOP/s and GB/s."""
     ones = torch.ones(1024, 1024)
     source, target = np.ones(2**25, np.float32), np.ones(2**25, np.float32)
-    found = {f"registers, {name}": peak_of(name, turns) for name in available_targets()}
-    found["product of 1,024 x 1,024, torch"] = 2 * 1024**3 / least(lambda: ones @ ones, turns) / 1e9
+    rates = {f"registers, {name}": peak_of(name, turns) for name in available_targets()}
+    rates["product of 1,024 x 1,024, torch"] = 2 * 1024**3 / least(lambda: ones @ ones, turns) / 1e9
     copied = least(lambda: np.copyto(target, source), turns)
-    return found | {"copies of 128 MiB, GB/s": 2 * source.nbytes / copied / 1e9}
+    return rates | {"copies of 128 MiB, GB/s": 2 * source.nbytes / copied / 1e9}
 
 
 def least(call: Callable[[], Any], turns: int) -> float:
@@ -151,16 +151,17 @@ def parts_of(name: str, seconds: float) -> dict[str, float]:
         return {}
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "perf.data")
-        own = [sys.executable, "-m", "benchmarks.native", "--run", name, "--seconds", str(seconds)]
-        record = ["perf", "record", "-F", "499", "-o", file, "--", *own]
+        updates = [sys.executable, "-m", "benchmarks.native", "--run", name]
+        updates += ["--seconds", str(seconds)]
+        record = ["perf", "record", "-F", "499", "-o", file, "--", *updates]
         subprocess.run(record, check=True, capture_output=True)
         columns = ["-F", "overhead,dso,sym", "-t", "|"]
         report = ["perf", "report", "-i", file, "--no-children", *columns]
         text = subprocess.run(report, check=True, capture_output=True, text=True).stdout
-    found = dict.fromkeys(PARTS, 0.0)
+    shares = dict.fromkeys(PARTS, 0.0)
     for share, symbol in _functions(text):
-        found[next(p for p, words in PARTS.items() if any(w in symbol for w in words))] += share
-    return {part: share / sum(found.values()) for part, share in found.items()}
+        shares[next(p for p, words in PARTS.items() if any(w in symbol for w in words))] += share
+    return {part: share / sum(shares.values()) for part, share in shares.items()}
 
 
 def _functions(report: str) -> Iterator[tuple[float, str]]:
@@ -215,29 +216,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", metavar="MODEL", help="do nothing but the engine's updates")
     parser.add_argument("--seconds", type=float, default=10.0, help="of --run, and under perf")
     parser.add_argument("--out", type=Path, default=OUT)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if asked.run:
-        update, _ = engine_of(asked.run)
-        end = time.monotonic() + asked.seconds
+    if options.run:
+        update, _ = engine_of(options.run)
+        end = time.monotonic() + options.seconds
         while time.monotonic() < end:
             update()
         return
     kept: dict[str, Any] = {
         "machine": describe_machine(),
-        "turns": asked.turns,
-        "peaks": peaks(asked.turns),
+        "turns": options.turns,
+        "peaks": peaks(options.turns),
         "rows": [],
     }
     print(json.dumps(kept["peaks"], indent=1), flush=True)
     for name in MODELS:
         try:
-            row = measure(name, asked.turns)
+            row = measure(name, options.turns)
         except Unsupported:
             continue
-        kept["rows"].append(row | {"parts": parts_of(name, asked.seconds)})
+        kept["rows"].append(row | {"parts": parts_of(name, options.seconds)})
         print(json.dumps(kept["rows"][-1]), flush=True)
-    keep(kept, asked.out, OUT, "native", section(kept))
+    keep(kept, options.out, OUT, "native", section(kept))
     print(section(kept))
 
 

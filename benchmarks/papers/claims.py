@@ -17,7 +17,7 @@ class Claim:
     paper: str
     statement: str
     number: str
-    """What the paper measured; empty for a question of ours, which counts apart."""
+    """Number that the paper gives; empty for a question of ours, which counts apart."""
     terms: ev.Find | None
     sound: ev.Find | None = None
     cause: Mapping[str, str] = field(default_factory=dict)

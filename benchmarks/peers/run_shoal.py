@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from algorithms.composition import make_objective, read_algorithm
+from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier
 from benchmarks.peers.workload import (
     BATCH,
@@ -76,7 +77,7 @@ def main(engine: EngineOptions = DEFAULT) -> None:
         make_objective(read_algorithm("fedavg"), classifier),
         engine,
     )
-    digest = outcome.campaign.models["0"]
+    (digest,) = {d for key, d in outcome.campaign.models.items() if key != NEWCOMER}
     learned, _ = decode_tensors(outcome.blobs.get(digest))
     state = {names.name_of(key): torch.from_numpy(value) for key, value in learned.items()}
     classifier.load_state_dict({**classifier.state_dict(), **state})

@@ -18,12 +18,11 @@ from simulation.contract.fleet import (
     window_of,
 )
 from simulation.contract.rounds import Broken
-from simulation.engine.backend import IN_CPP, choose
+from simulation.engine.backend import IN_CPP, choose, training_graphs
 from simulation.engine.options import EngineOptions
 from wire.bundle import Bundle
 from wire.errors import ConfigError
 from wire.identity.keys import new_key
-from wire.messages import Train
 from wire.tasks import label_of
 
 CLOSE = 2e-3
@@ -82,9 +81,7 @@ def on_backends(algorithm: str) -> str:
     programs = field.algorithm.programs(
         field.state, WORK, dict.fromkeys(field.state.models, "0" * 64)
     )
-    trained = {
-        verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)
-    }
+    trained = training_graphs(programs, objective)
     backend = choose(objective, field.bundle.manifest, EngineOptions(), trained)
     if backend.name in IN_CPP:
         fast = make_field(spec, 3, graphs=backend.graphs)

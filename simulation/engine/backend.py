@@ -4,10 +4,10 @@ On the processor it is the fastest that can train the objective's model here, wi
 is no faster one. Device auto also measures whether a CUDA device is faster.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from itertools import chain
 
 import torch
 
@@ -20,11 +20,17 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
 from simulation.engine.measured import Workload, step_s
-from simulation.engine.options import AUTO, PROCESSES_FROM, TOGETHER, EngineOptions
+from simulation.engine.options import AUTO, EngineOptions
+from simulation.engine.workers.local import wave_size
 from simulation.settings import BackendName
 from wire.bundle import Manifest
 from wire.errors import ConfigError
+from wire.messages import Train, Verb
 
+TOGETHER = 128
+"""Default number of devices that backend batched trains together."""
+PROCESSES_FROM = 1_000
+"""Number of steps of training in a run from which worker processes are worth their start."""
 ENGINE_HAS = (
     "The engine in C++ supports time windows and images, with layers Conv1d, Conv2d, Linear, "
     "BatchNorm, ReLU, MaxPool, AvgPool, "
@@ -57,6 +63,28 @@ class Backend:
     """Reason for this backend; empty if none was ruled out or measured."""
 
 
+def training_graphs(
+    programs: Mapping[str, Sequence[Verb]], objective: Supervised
+) -> frozenset[str]:
+    """Return the graphs with which these programs train.
+
+    Programs that only prepare train none yet: later ones train with ``step``, if the objective has
+    it.
+    """
+    verbs = chain.from_iterable(programs.values())
+    trained = {verb.graph for verb in verbs if isinstance(verb, Train)}
+    return frozenset(trained or {"step"}.intersection(objective.graphs()))
+
+
+def at_a_time(backend: Backend, options: EngineOptions, workload: Workload) -> int:
+    """Return the maximum number of devices that train at the same time on this machine."""
+    if isinstance(backend.graphs, BatchedGraphs):
+        return options.workers or TOGETHER
+    if not backend.threads and workload.steps < PROCESSES_FROM:
+        return 1
+    return options.workers or num_cores()
+
+
 def choose(
     objective: Supervised,
     manifest: Manifest,
@@ -84,11 +112,7 @@ def choose(
         return backend
     if options.accelerator is None:
         return _with_reason(backend, "Device auto: torch finds no CUDA device")
-    cohort_size, steps = workload.cohort_size, workload.steps
-    cores, waves = num_cores(), ceil(cohort_size / (options.workers or TOGETHER))
-    alone = not backend.threads and steps < PROCESSES_FROM
-    on_processor = 1 if alone else min(cohort_size, options.workers or cores, cores)
-    on_cuda = ceil(cohort_size / waves)
+    on_processor = min(at_a_time(backend, options, workload), num_cores(), workload.cohort_size)
 
     def measured_s(candidate: Backend, together: int) -> float:
         return sum(
@@ -98,6 +122,7 @@ def choose(
 
     try:
         cuda = _batched(objective, window, options.accelerator)
+        on_cuda = wave_size(workload.cohort_size, at_a_time(cuda, options, workload))
         processor_s, cuda_s = measured_s(backend, on_processor), measured_s(cuda, on_cuda)
     except (ConfigError, RuntimeError, TypeError) as error:  # a driver, memory or vmap may fail
         cause = next(iter(str(error).splitlines()), type(error).__name__)

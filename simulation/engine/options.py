@@ -12,10 +12,6 @@ from wire.errors import ConfigError
 
 AUTO = "auto"
 """Device of a run that takes CUDA where it is faster than the processor."""
-TOGETHER = 128
-"""Default number of devices that backend batched trains together."""
-PROCESSES_FROM = 1_000
-"""Number of steps of training in a run from which worker processes are worth their start."""
 
 
 class EngineOptions(EngineSettings, frozen=True):

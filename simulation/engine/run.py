@@ -12,13 +12,12 @@ from aggregator.core.settings import RunSettings
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.view.summary import count_groups
 from edge_client.core.ports import Windows
-from host.threads import num_cores
-from simulation.engine.backend import Backend, choose
+from simulation.engine.backend import Backend, at_a_time, choose, training_graphs
 from simulation.engine.checkpoint import CheckpointFolder
 from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.measured import Workload
-from simulation.engine.options import PROCESSES_FROM, TOGETHER, EngineOptions
+from simulation.engine.options import EngineOptions
 from simulation.engine.progress import STOP, HeldModels, OnProgress, RunProgress
 from simulation.engine.rounds import Rounds, Snapshot
 from simulation.engine.schedule import Schedule
@@ -28,7 +27,6 @@ from simulation.engine.workers.local import batched, inline, threads
 from simulation.engine.workers.private_store import MappedStore
 from simulation.engine.workers.processes import processes
 from wire.arrays.tensors import Array
-from wire.messages import Train
 
 
 def run_fast(
@@ -58,10 +56,8 @@ def run_fast(
     snapshot = snapshot or Snapshot(
         experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed)
     )
-    programs = rounds.campaign(snapshot).version.programs.values()
-    trained = {verb.graph for verbs in programs for verb in verbs if isinstance(verb, Train)}
-    if not trained:  # the first round prepares, and later ones train
-        trained = {"step"}.intersection(experiment.objective.graphs())
+    programs = rounds.campaign(snapshot).version.programs
+    trained = training_graphs(programs, experiment.objective)
     workload = _workload(settings, devices, identity["cohort"] or len(devices))
     backend = choose(experiment.objective, bundle.manifest, options, trained, workload)
     store = MappedStore(
@@ -73,7 +69,7 @@ def run_fast(
         settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack
     )
     host = DeviceHost(spec, backend.graphs, store)
-    with _workers(host, backend, options, workload.steps) as workers:
+    with _workers(host, backend, options, workload) as workers:
         if not snapshot.finished:
             on_progress(RunProgress(snapshot.trained, count_groups({})))
         while not snapshot.finished:
@@ -136,7 +132,7 @@ def _workload(settings: RunSettings, devices: Mapping[str, Windows], cohort_size
 
 
 def _workers(
-    host: DeviceHost, backend: Backend, options: EngineOptions, steps: int
+    host: DeviceHost, backend: Backend, options: EngineOptions, workload: Workload
 ) -> AbstractContextManager[Workers]:
     if options.cluster:
         from simulation.engine.workers.ray import (
@@ -144,10 +140,10 @@ def _workers(
         )  # optional; `EngineOptions` reports if it is missing
 
         return on_ray(options.cluster, options.workers, host.spec, host.store)
-    count = options.workers or num_cores()
+    count = at_a_time(backend, options, workload)
     if isinstance(backend.graphs, BatchedGraphs):
-        return batched(host, backend.graphs, options.workers or TOGETHER)
-    if count == 1 or (not backend.threads and steps < PROCESSES_FROM):
+        return batched(host, backend.graphs, count)
+    if count == 1:
         return nullcontext(partial(inline, host))
     if backend.threads:
         return threads(host, count)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from algorithms.core.stack import cuda_devices
 from shoal import load
 from shoal.cli import main
 from wire.bundle import unpack
@@ -207,7 +208,8 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--newcomers", "20"], "error: newcomers must be less than the 20 devices"),
         (
             ["simulate", "--backend", "batched", "--device", "tpu"],
-            "error: device must be auto, cpu or a CUDA device (",
+            "error: device must be auto, cpu or a CUDA device "
+            f"({', '.join(cuda_devices()) or 'torch finds no GPU here'}), got 'tpu'",
         ),
         (
             ["simulate", "--backend", "batched", "--cluster", "any"],

@@ -188,7 +188,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
 
 @pytest.mark.full
 def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.run.PROCESSES_FROM", 0)
+    monkeypatch.setattr("simulation.engine.backend.PROCESSES_FROM", 0)
     for algorithm in ("distfl", "ditto"):
         settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
         outcome = simulate(
@@ -208,7 +208,7 @@ class Fatal(FedAvg):
 
 @pytest.mark.full
 def test_a_worker_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.run.PROCESSES_FROM", 0)
+    monkeypatch.setattr("simulation.engine.backend.PROCESSES_FROM", 0)
     fleet = synthetic_fleet(4)
     objective = Fatal(objective_for_fleet(fleet, read_algorithm("fedavg"), 0).model)
     settings = SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8)

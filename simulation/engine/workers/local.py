@@ -42,6 +42,11 @@ def threads(host: DeviceHost, count: int) -> Iterator[Workers]:
         pool.shutdown(cancel_futures=True)
 
 
+def wave_size(num_plans: int, count: int) -> int:
+    """Return the size of equal waves of at most `count` plans."""
+    return ceil(num_plans / ceil(num_plans / count))
+
+
 @contextmanager
 def batched(host: DeviceHost, graphs: BatchedGraphs, count: int) -> Iterator[Workers]:
     """Yield workers that carry out up to `count` plans at a time, each in a thread of its own.
@@ -55,7 +60,7 @@ def batched(host: DeviceHost, graphs: BatchedGraphs, count: int) -> Iterator[Wor
             return host.carry_out(plan, models)
 
     def run(plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
-        size = ceil(len(plans) / ceil(len(plans) / count))
+        size = wave_size(len(plans), count)
         for first in range(0, len(plans), size):
             wave = plans[first : first + size]
             rendezvous.expect(len(wave))
