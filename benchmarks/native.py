@@ -28,6 +28,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from algorithms.models.adoption.adopt import adopt
+from algorithms.models.adoption.dropout import replace_dropouts
 from algorithms.models.reading.network import Unsupported, network_of
 from benchmarks.results.report import describe_machine, keep
 from benchmarks.speed_models import (
@@ -105,9 +106,9 @@ def engine_of(name: str, target: str | None = None) -> tuple[Callable[[], Any], 
     """
     make, shape = MODELS[name]
     model = adopt(name, make(), shape, CLASSES, nn.Identity())
-    network = network_of(model, shape)
-    if network.dropouts:
+    if replace_dropouts(model, shape):
         raise Unsupported("dropout")
+    network = network_of(model, shape)
     tensors = model.state_dict()
     start = np.concatenate([tensors[n].numpy().ravel() for n in network.shapes], dtype=np.float32)
     trainer, (x, y) = NativeTrainer(network, target=target), device(0, shape)

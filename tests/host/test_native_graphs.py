@@ -1,14 +1,16 @@
 """The native engine against torch on what is no chain of layers of time windows: images, dilation,
 sums of branches."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from algorithms.models.reading.network import network_of
 from host.native.plan import available_targets
@@ -119,6 +121,63 @@ def test_steps_and_passes_equal_those_of_torch(
     layers, window = stack
     torch.manual_seed(seed)
     check_all(classifier_of(layers, window, 3), window, size, seed)
+
+
+class Sums(nn.Module):
+    """A function of x and of some of three convolutions, which keep the shape."""
+
+    def __init__(self, add: Callable[..., Tensor], branches: int) -> None:
+        super().__init__()
+        self.add = add
+        self.branches = nn.ModuleList(nn.Conv1d(5, 5, 1) for _ in range(branches))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.add(x, *self.branches)
+
+
+def _after(y: Tensor, add: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return `add` of a value that it reads more than once."""
+    return add(y)
+
+
+SUMS: dict[str, tuple[Callable[..., Tensor], int]] = {
+    "of two branches": (lambda x, a, b: a(x) + b(x), 2),
+    "of three branches": (lambda x, a, b, c: a(x) + b(x) + c(x), 3),
+    "of a branch and a sum": (lambda x, a, b: a(x) + (b(x) + x), 2),
+    "of a sum and what it adds": (lambda x, a: (x + a(x)) + x, 1),
+    "of two sums of the same": (lambda x, a, b: (x + a(x)) + (b(x) + x), 2),
+    "of a value and itself": (lambda x: x + x, 0),
+    "of a layer's result and a layer of it": (lambda x, a, b: _after(a(x), lambda y: y + b(y)), 2),
+    "of a chain": (lambda x, a, b: _after(x + a(x), lambda y: _after(y + b(y), F.relu)), 2),
+    "whose part is read before": (lambda x, a, b, c: _after(a(x), lambda y: b(y) + (c(x) + y)), 3),
+    "whose part is read after": (lambda x, a, b: _after(a(x), lambda y: (x + y) + b(y)), 2),
+    "whose earlier part is read in between": (
+        lambda x, a, b, c: _after(
+            a(x), lambda y: _after(c(x), lambda z: _after(b(y), lambda w: (z + y) + w))
+        ),
+        3,
+    ),
+    "whose later part is read in between": (
+        lambda x, a, b, c: _after(
+            c(x), lambda z: _after(a(x), lambda y: _after(b(y), lambda w: (y + z) + w))
+        ),
+        3,
+    ),
+    "of a sum and what is read in between": (
+        lambda x, a, b, c: _after(
+            a(x), lambda y: _after(c(x), lambda z: _after(b(y), lambda w: (z + w) + y))
+        ),
+        3,
+    ),
+    "whose sum is read twice": (lambda x, a, b: _after(a(x) + x, lambda y: b(y) + F.relu(y)), 2),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_that_share_their_gradient_equal_those_of_torch(name: str) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv1d(3, 5, 1), Sums(*SUMS[name]), nn.ReLU(), nn.Conv1d(5, 4, 1)]
+    check_all(classifier_of([*layers, nn.Flatten()], (3, 6), 3), (3, 6), 4, 0)
 
 
 def test_equal_maxima_of_an_image_send_their_gradient_to_the_first() -> None:

@@ -322,6 +322,7 @@ void backward_product(const Run& run, const Op& op, bool train_weight, bool trai
 
 void backward_copy(const Run& run, const Op& op, const Input& input) {
   const View &g = op.grad, &y = input.gradient;
+  if (y.per_sample == g.per_sample) return;  // they share a buffer
   for (Index n = 0; n < run.batch; n++) {
     float* to = run.at(y) + n * y.sample;
     copy_rows(run.at(g) + n * g.sample, g.line, g.row, input.adds ? to : nullptr, y.line, y.row, to, y.line, y.row,

@@ -85,7 +85,7 @@ struct Use {
 };
 
 // Builder of a plan from the layers. Every op has a buffer for its result, with the zeros around it that its readers need, and one for its
-// gradient. Flatten only changes the description: an example's rows are contiguous and become one row.
+// gradient, unless it shares those of a sum. Flatten only changes the description: an example's rows are contiguous and become one row.
 class Builder {
  public:
   Builder(Network& network, Index channels, Index lines, Index width, Index flat_size)
@@ -102,14 +102,15 @@ class Builder {
     const Use& use = use_of(-1);
     Value input = {plan.lines * plan.width, plan.width, use.only_products ? plan.channels : round_up(plan.channels, lanes_), {}, -1, {}};
     for (Index c = 0; c < plan.channels; c++) input.position.push_back(c);
-    input.view = view_for(input, use);
-    plan.in_stride = input.stride, plan.input = input.view;
+    input.view = shape_for(input, use);
+    plan.in_stride = input.stride, plan.input = reserve(input.view);
     values_.assign(count + 1, Value{});
     values_[0] = input;
     for (Index i = 0; i < count;) i = add(i);
     const Value& last = value_of(count - 1);
     net_.outputs = last.position;
-    plan.logits = last.view, plan.logits_gradient = gradient_of(last);
+    place_buffers();
+    plan.logits = value_at(last.op), plan.logits_gradient = gradient_at(last.op);
     plan.outputs = net_.outputs.data(), plan.num_outputs = net_.outputs.size();
     plan.num_ops = int(net_.ops.size()), plan.ops = net_.ops.data(), plan.ranges = net_.ranges.data();
     plan.place = net_.place.data(), plan.flat_size = net_.place.size(), plan.packed_size = packed_;
@@ -154,32 +155,73 @@ class Builder {
     }
   }
 
+  static std::vector<Input*> inputs_of(Op& op) {
+    if (op.kind == Kind::sum) return {&op.in, &op.other};
+    return {&op.in};
+  }
+
   // In the order of the backward pass, the first op writes a gradient, and all others add to it.
   void note_writers() {
     std::vector<bool> written(net_.ops.size() + 1);
     for (Index i = Index(net_.ops.size()) - 1; i >= 0; i--)
-      for (Input* input : {&net_.ops[i].in, &net_.ops[i].other}) {
-        if (input == &net_.ops[i].other && net_.ops[i].kind != Kind::sum) continue;
+      for (Input* input : inputs_of(net_.ops[i])) {
         input->adds = written[input->producer + 1];
         written[input->producer + 1] = true;
       }
   }
 
-  // Room for an example's lines of `width` rows of `row` floats with zeros around them.
-  View view(Index lines, Index width, Index row, const Index* before, const Index* after) {
-    View v = {0, per_sample_, 0, 0, (before[1] + width + after[1]) * row, row};
+  // Gives every op's result and gradient a buffer, and its inputs those of their producers.
+  //
+  // The gradient of a sum is that of its inputs, which share its buffer where nothing else is in it before they read it: the later input if
+  // it has no other reader, and the earlier one if its other readers, which add to the buffer, come later in the backward pass.
+  void place_buffers() {
+    const Index count = net_.ops.size();
+    std::vector<Index> last(count + 1, -1), before(count + 1, -1);  // of every op's readers, and the network's input's: the last two
+    for (Index i = 0; i < count; i++)
+      for (const Input* input : inputs_of(net_.ops[i]))
+        before[input->producer + 1] = last[input->producer + 1], last[input->producer + 1] = i;
+    std::vector<bool> shares(count);
+    for (Index i = count - 1; i >= 0; i--) {
+      Op& op = net_.ops[i];
+      op.out = reserve(op.out);
+      if (!shares[i]) op.grad = reserve(op.grad);
+      if (op.kind != Kind::sum) continue;
+      // Shares it with an input that this sum is the last to read, and that all other readers read before op `from`.
+      const auto share = [&](Index producer, Index from) {
+        if (producer < 0 || before[producer + 1] >= from) return false;
+        View& shared = net_.ops[producer].grad;
+        const bool alike = shared.sample == op.grad.sample && shared.lead == op.grad.lead && shared.line == op.grad.line && shared.row == op.grad.row;
+        if (alike) shared = op.grad, shares[producer] = true;
+        return alike;
+      };
+      const Index early = std::min(op.in.producer, op.other.producer), late = std::max(op.in.producer, op.other.producer);
+      const bool late_shares = late >= 0 && net_.ops[late].kind != Kind::sum && share(late, 0);
+      share(early, late_shares ? late : i);
+    }
+    for (Op& op : net_.ops)
+      for (Input* input : inputs_of(op)) input->value = value_at(input->producer), input->gradient = gradient_at(input->producer);
+  }
+
+  View value_at(Index op) const { return op < 0 ? net_.plan.input : net_.ops[op].out; }
+  View gradient_at(Index op) const { return op < 0 ? View{} : net_.ops[op].grad; }
+
+  // Place of an example's lines of `width` rows of `row` floats with zeros around them, without a buffer.
+  View shape(Index lines, Index width, Index row, const Index* before, const Index* after) {
+    View v = {0, 0, 0, 0, (before[1] + width + after[1]) * row, row};
     v.lead = before[0] * v.line + before[1] * row;
     v.sample = round_up((before[0] + lines + after[0]) * v.line, ALIGN);
     // Examples of one row are the rows of a matrix: a power of two between them would put them all in the same few sets of the cache.
     if (v.sample % 128 == 0) v.sample += ALIGN;
-    per_sample_ += v.sample;
     return v;
   }
 
-  View view_for(const Value& value, const Use& use) { return view(value.rows / value.width, value.width, value.stride, use.before, use.after); }
-  View dense(const Value& value) { return view_for(value, Use{}); }
-  View gradient_of(const Value& value) const { return value.op < 0 ? View{} : net_.ops[value.op].grad; }
-  Input input_of(const Value& value) const { return {value.view, gradient_of(value), value.op, false}; }
+  // The view in a buffer of its own.
+  View reserve(View view) {
+    view.per_sample = per_sample_, per_sample_ += view.sample;
+    return view;
+  }
+
+  View shape_for(const Value& value, const Use& use) { return shape(value.rows / value.width, value.width, value.stride, use.before, use.after); }
 
   Index take(Index size) {
     const Index at = packed_;
@@ -205,19 +247,19 @@ class Builder {
 
   Op op_of(Kind kind, const Value& from) const {
     Op op = {};
-    op.kind = kind, op.in = input_of(from);
+    op.kind = kind, op.in.producer = from.op;
     op.in_rows = from.rows, op.in_width = from.width, op.in_stride = from.stride;
     op.stride = op.stride_lines = op.pool = op.pool_lines = 1;
     op.drawn = -1;
     return op;
   }
 
-  // Adds the op with a buffer for its result, for the readers of layer `last`, and one for its gradient unless the op has one.
+  // Adds the op, with room for what the result's readers need around it. Its gradient has none unless the op says otherwise.
   Value finish(Op op, Value result, const Use& use, Range first, Range second) {
     result.op = int(net_.ops.size());
-    result.view = op.out = view_for(result, use);
+    result.view = op.out = shape_for(result, use);
     op.out_rows = result.rows, op.out_width = result.width, op.out_stride = result.stride;
-    if (!op.grad.sample) op.grad = dense(result);
+    if (!op.grad.sample) op.grad = shape_for(result, Use{});
     net_.ops.push_back(op);
     net_.ranges.push_back(first), net_.ranges.push_back(second);
     return result;
@@ -276,7 +318,7 @@ class Builder {
     const Index part = outputs / layer.parts, room = round_up(part, lanes_);
     Value result = {out[0] * out[1], out[1], layer.parts * room, {}, 0, {}};
     for (Index o = 0; o < outputs; o++) result.position.push_back(o / part * room + o % part);
-    op.grad = view(spread[0], spread[1], result.stride, before, after);
+    op.grad = shape(spread[0], spread[1], result.stride, before, after);
     op.start = -(layer.before[0] * from.view.line + layer.before[1] * from.view.row);
     op.back_start = -(reach[0] * op.grad.line + reach[1] * result.stride);
     op.first_offset = Index(net_.offsets.size());
@@ -313,7 +355,8 @@ class Builder {
     const Index width = result.stride, none[2] = {0, 0};
     op.weight = matrix(layer, result, from, 1);
     op.bias = layer.bias < 0 ? -1 : take_row(from, layer.bias, false);
-    op.gates = view(1, from.rows, 4 * width, none, none), op.states = view(1, 1 + 3 * from.rows, width, none, none);
+    op.gates = reserve(shape(1, from.rows, 4 * width, none, none));
+    op.states = reserve(shape(1, 1 + 3 * from.rows, width, none, none));
     transposed_ = std::max(transposed_, 3 * width * width);
     return finish(op, result, use, {op.weight, 3 * width * width}, {op.bias, op.bias < 0 ? 0 : 3 * width});
   }
@@ -423,7 +466,7 @@ class Builder {
   // A sum's inputs may hold their values in other orders only if they were flattened, and then in the same one.
   Value sum_of(const Value& one, const Value& two, const Use& use) {
     Op op = op_of(Kind::sum, one);
-    op.other = input_of(two);
+    op.other.producer = two.op;
     return finish(op, one, use, {0, 0}, {0, 0});
   }
 
