@@ -125,6 +125,22 @@ def grouped(table: str, algorithm: str, *columns: str) -> Find:
     return find
 
 
+def group_count(table: str, column: str, algorithm: str, count: int) -> Find:
+    """That an algorithm finds this number of groups, in every seed."""
+
+    def find(results: Results) -> Evidence | None:
+        row = row_of(results, table, column, algorithm)
+        if row is None:
+            return None
+        made = float(row["groups"]["count"])
+        text = f"{made:g} group{'' if made == 1 else 's'}"
+        if row["seeds"] == 1:
+            return Evidence(text, UNDECIDED)
+        return Evidence(text, REPRODUCED if made == count else NOT)
+
+    return find
+
+
 def fewer_rounds(table: str, column: str, better: str, worse: str) -> Find:
     """That one algorithm needs fewer rounds to the target, preparations included."""
 

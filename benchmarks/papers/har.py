@@ -4,9 +4,10 @@
 reshapes it to (9, 128) where it would have to turn it back: a channel of the result mixes nine
 signals. A user's windows are divided at random afterwards, by the partition.
 
-``last-quarter``: DistFL. The denominators of 18 of the 20 rows of its Table 4 are a quarter of a
-user's windows, for the users in `DISTFL_USERS`. It says nowhere how windows are divided; the last
-quarter of a user's rows, in the order of the data set, is the only one of the usual ways that
+``last-quarter``: DistFL. The paper names no users and no division. The denominators of 18 of the
+20 rows of its Table 4 are a quarter of a user's windows, for the users in `DISTFL_USERS`; the
+totals of its Table 1 (5,408 and 1,984 windows) are not those of these users (5,091 and 1,705). The
+last quarter of a user's rows, in the order of the data set, is the only one of the usual ways that
 leaves its Local below its FedAvg. All standing and sitting is then in the training parts.
 """
 

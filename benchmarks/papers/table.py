@@ -31,6 +31,12 @@ def pooled_best(row: Row) -> float | None:
     return statistics.fmean(values) if values else None
 
 
+def best_round(row: Row) -> float | None:
+    """Number of the round that `pooled_best` reports, a mean over seeds."""
+    values = row.get("by_seed", {}).get("best_round")
+    return statistics.fmean(values) if values else None
+
+
 def success_rate(row: Row) -> float | None:
     """Attack success rate, in per cent."""
     rate = row.get("attack", {}).get("success_rate")
@@ -66,7 +72,11 @@ def rounds(row: Row) -> float | None:
     return None if reached is None else float(reached)
 
 
-SEEDED: dict[Metric, str] = {accuracy: "accuracy", pooled_best: "pooled_best"}
+SEEDED: dict[Metric, str] = {
+    accuracy: "accuracy",
+    pooled_best: "pooled_best",
+    best_round: "best_round",
+}
 """Metrics of which a row has one number for each seed, under this name."""
 
 
@@ -77,17 +87,20 @@ def of_seeds(row: Row, metric: Metric) -> list[float]:
 
 
 def by_seed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Return the measure that `SEEDED` names, in per cent, from the results of one algorithm in the
+    """Return what `SEEDED` names, accuracies in per cent, from the results of one algorithm in the
     order of seeds; nothing if a run has failed."""
     if any(r.get("failed") for r in results):
         return {}
-    best = [max((v for v in r["pooled_by_round"] if v is not None), default=None) for r in results]
-    found = {"accuracy": [r["accuracy"]["mean"] for r in results], "pooled_best": best}
-    return {
-        name: [round(100 * v, 4) for v in values]
-        for name, values in found.items()
-        if None not in values
-    }
+    found: dict[str, list[float]] = {}
+    if None not in (means := [r["accuracy"]["mean"] for r in results]):
+        found["accuracy"] = [round(100 * mean, 4) for mean in means]
+    rounds = [
+        {n: v for n, v in enumerate(r["pooled_by_round"], 1) if v is not None} for r in results
+    ]
+    if all(rounds):
+        found["best_round"] = [max(values, key=values.__getitem__) for values in rounds]
+        found["pooled_best"] = [round(100 * max(values.values()), 4) for values in rounds]
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The papers' comparisons: data by their protocols, verdicts that follow from numbers, and runs
 that go on where they stopped."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from benchmarks.papers.claims import CLAIMS, PAPERS
 from benchmarks.papers.intervals import estimate, paired
 from benchmarks.papers.reproduction import page
 from benchmarks.papers.results import Results
-from benchmarks.papers.table import Setting, Table, accuracy, by_seed, pooled_best
+from benchmarks.papers.table import Setting, Table, accuracy, best_round, by_seed, pooled_best
 from simulation.comparison.runs import pooled_accuracy
 from simulation.datasets.npz import load_npz
 from simulation.datasets.windows import FleetData
@@ -124,7 +125,7 @@ class TestVerdicts:
         row = {
             "algorithm": "a",
             "seeds": 3,
-            "groups": {"ari": 1.0},
+            "groups": {"ari": 1.0, "count": 2.5},
             "by_seed": {"accuracy": [90.0, 91.0, 92.0]},
             "accuracy": {"mean": 0.91},
         }
@@ -144,6 +145,18 @@ class TestVerdicts:
         assert both is not None
         assert one is not None
         assert (both.verdict, one.verdict) == (ev.IN_PART, ev.REPRODUCED)
+        assert ev.group_count("t", "c", "a", 3)(again) == ev.Evidence("2.5 groups", ev.NOT)
+        assert ev.group_count("t", "c", "b", 3)(again) is None
+
+    def test_of_what_the_papers_terms_cannot_tell(self, tmp_path: Path) -> None:
+        """Local is above both where recordings are divided in time, and the other division was
+        chosen so that it is not."""
+        claims = [claim for claim in CLAIMS if claim.terms is None]
+        text = page(Results(REPOSITORY / "benchmarks/results/papers.json"))
+        assert {claim.statement.split(" is ")[1][:11] for claim in claims} == {"above Local"}
+        assert text.count("| cannot tell | ") == len(claims) == 2
+        for claim in claims:
+            assert re.search(rf"{re.escape(claim.statement)} .*\(not\) \| \*\*not\*\* \|", text)
 
 
 class TestClaims:
@@ -179,7 +192,7 @@ class TestClaims:
 SEEDED = {"accuracy": [1.0, 1.0, 1.0], "pooled_best": [1.0, 1.0, 1.0]}
 ROW: dict[str, Any] = {
     "seeds": 3,
-    "groups": {"ari": 1.0},
+    "groups": {"ari": 1.0, "count": 1},
     "rounds_to_target": 4.0,
     "by_seed": SEEDED,
     "accuracy": {"mean": 0.01},
@@ -269,9 +282,9 @@ class TestTables:
 
     def test_the_best_round_is_chosen_over_all_test_examples(self) -> None:
         results = [{"accuracy": {"mean": 0.5}, "pooled_by_round": [0.4, 0.7, None, 0.6]}]
-        assert by_seed(results) == {"accuracy": [50.0], "pooled_best": [70.0]}
         row = {"by_seed": by_seed(results), "accuracy": {"mean": 0.5}}
-        assert (pooled_best(row), accuracy(row)) == (70.0, 50.0)
+        assert row["by_seed"] == {"accuracy": [50.0], "pooled_best": [70.0], "best_round": [2]}
+        assert (pooled_best(row), best_round(row), accuracy(row)) == (70.0, 2.0, 50.0)
         assert (
             by_seed([{"failed": "no update", "accuracy": {"mean": None}, "pooled_by_round": []}])
             == {}
