@@ -25,27 +25,52 @@ inline Index packed_at(Index rows, Index width, Index k, Index c) {
 // The head's values of all rows, as a packed matrix of `rows` rows; or of `size` rows, transposed.
 void pack_head(const Heads& heads, const float* from, Index row, float* to) {
   for (Index k = 0; k < heads.rows; k++)
-    for (Index c = 0; c < heads.padded; c++) to[packed_at(heads.rows, heads.padded, k, c)] = c < heads.size ? from[k * row + c] : 0.0f;
+    for (Index c = 0; c < heads.padded; c += LANES) {
+      float* at = to + packed_at(heads.rows, heads.padded, k, c);
+      const Index count = heads.size - c;
+      if (count >= LANES) store(at, load(from + k * row + c));
+      for (Index i = 0; i < LANES && count < LANES; i++) at[i] = i < count ? from[k * row + c + i] : 0.0f;
+    }
 }
 
 void pack_transposed_head(const Heads& heads, const float* from, Index row, float* to) {
-  for (Index col = 0; col < heads.columns; col += PANEL) {
-    const Index width = heads.columns - col < PANEL ? heads.columns - col : PANEL;
-    for (Index c = 0; c < heads.size; c++)
-      for (Index i = 0; i < width; i++) to[col * heads.size + c * width + i] = col + i < heads.rows ? from[(col + i) * row + c] : 0.0f;
+  for (Index first = 0; first < heads.columns; first += LANES) {
+    const Index col = first / PANEL * PANEL, width = heads.columns - col < PANEL ? heads.columns - col : PANEL, count = heads.rows - first;
+    const float* rows = from + first * row;
+    float* at = to + col * heads.size + first - col;
+    const Index whole = count >= LANES ? heads.size / LANES * LANES : 0;
+    for (Index c = 0; c < whole; c += LANES) transpose_square(rows + c, row, at + c * width, width);
+    for (Index c = whole; c < heads.size; c++)
+      for (Index i = 0; i < LANES; i++) at[c * width + i] = i < count ? rows[i * row + c] : 0.0f;
   }
 }
 
-inline float largest(Vec x) {
-  float largest = x[0];
-  for (int i = 1; i < LANES; i++) largest = x[i] > largest || x[i] != x[i] ? x[i] : largest;
-  return largest;
+// Value i of the result is value i ^ HALF.
+template <int HALF>
+inline Vec exchanged(Vec x) {
+#if defined(__GNUC__) && !defined(__clang__)
+  IVec at;
+  for (int i = 0; i < LANES; i++) at[i] = i ^ HALF;
+  return __builtin_shuffle(x, at);
+#else
+  Vec y;
+  for (int i = 0; i < LANES; i++) y[i] = x[i ^ HALF];
+  return y;
+#endif
 }
 
+template <int HALF = LANES / 2>
+inline float largest(Vec x) {
+  const Vec y = exchanged<HALF>(x), most = (y > x) | (y != y) ? y : x;
+  if constexpr (HALF > 1) return largest<HALF / 2>(most);
+  return most[0];
+}
+
+template <int HALF = LANES / 2>
 inline float total(Vec x) {
-  float sum = 0;
-  for (int i = 0; i < LANES; i++) sum += x[i];
-  return sum;
+  const Vec sum = x + exchanged<HALF>(x);
+  if constexpr (HALF > 1) return total<HALF / 2>(sum);
+  return sum[0];
 }
 
 // Turns one row of scores into shares; values beyond the last column become 0.
@@ -131,9 +156,13 @@ void attention_backward(const Heads& heads, const float* x, Index row, const Dro
   const Index zero = 0;
   const auto put = [&](Index part, Index h, bool packed) {
     for (Index t = 0; t < heads.rows; t++)
-      for (Index c = 0; c < heads.size; c++)
-        d_x[t * d_x_row + part * heads.part + h * heads.size + c] =
-            room.product[packed ? packed_at(heads.rows, heads.padded, t, c) : t * heads.padded + c];
+      for (Index c = 0; c < heads.size; c += LANES) {
+        const float* from = room.product + (packed ? packed_at(heads.rows, heads.padded, t, c) : t * heads.padded + c);
+        float* to = d_x + t * d_x_row + part * heads.part + h * heads.size + c;
+        const Index count = heads.size - c;
+        if (count >= LANES) store(to, load(from));
+        for (Index i = 0; i < count && count < LANES; i++) to[i] = from[i];
+      }
   };
   const Lines rows = {1, heads.rows};
   for (Index h = 0; h < heads.count; h++) {
