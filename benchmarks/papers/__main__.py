@@ -145,7 +145,7 @@ def measure(
 def write(results: Results) -> None:
     """The pages, from the results."""
     tables = [t.markdown(results.of(t.key)) for t in TABLES if results.of(t.key)]
-    missing = [t.key for t in TABLES if not results.of(t.key)]
+    missing = "; ".join(t.title for t in TABLES if not results.of(t.key))
     sections = [
         section.markdown(results.of(key)) for key, section in SECTIONS.items() if results.of(key)
     ]
@@ -153,7 +153,7 @@ def write(results: Results) -> None:
         "## The papers\n\nMade by `make papers` (an hour) and `make papers NIGHT=1` (a night); "
         "the number behind a slash is the paper's. "
         "± is a 95 % interval over seeds. [REPRODUCTION.md](REPRODUCTION.md) says claim by claim "
-        f"what came of them. No results yet: {', '.join(f'`{key}`' for key in missing)}."
+        f"what came of them.{f' Not yet run: {missing}.' if missing else ''}"
     )
     put("papers", "\n".join([intro, "", *tables, *sections]))
     write_claims(results, HERE / "REPRODUCTION.md")

@@ -126,17 +126,17 @@ def grouped(table: str, algorithm: str, *columns: str) -> Find:
 
 
 def group_count(table: str, column: str, algorithm: str, count: int) -> Find:
-    """That an algorithm finds this number of groups, in every seed."""
+    """That the mean number of groups over seeds is `count`."""
 
     def find(results: Results) -> Evidence | None:
         row = row_of(results, table, column, algorithm)
         if row is None:
             return None
-        made = float(row["groups"]["count"])
-        text = f"{made:g} group{'' if made == 1 else 's'}"
+        mean = float(row["groups"]["count"])
+        text = f"{mean:g} group{'' if mean == 1 else 's'}"
         if row["seeds"] == 1:
-            return Evidence(text, UNDECIDED)
-        return Evidence(text, REPRODUCED if made == count else NOT)
+            return Evidence(f"{text}; one seed", UNDECIDED)
+        return Evidence(text, REPRODUCED if mean == count else NOT)
 
     return find
 

@@ -1,6 +1,6 @@
-"""benchmarks/REPRODUCTION.md, made from the results: each claim of a paper, the paper's number,
-ours on its terms and on sound ones, a verdict and the cause. No number and no verdict is written by
-hand."""
+"""benchmarks/REPRODUCTION.md: each claim of a paper, the paper's number, ours on its terms and on
+sound ones, a verdict and the cause. The two columns of ours and the verdicts come from the results;
+the causes, with their numbers, are written by hand in `claims`."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,30 +12,39 @@ from benchmarks.papers.results import Results
 TO_RUN = f"{ev.NOT_RUN}: `make papers NIGHT=1`"
 HEAD = f"""# The papers, claim by claim
 
-Made by `make papers` (an hour on two cores) and `make papers NIGHT=1` (a night) from
-[results/papers.json](results/papers.json); [RESULTS.md](RESULTS.md) has the tables behind it.
-Accuracies are in %. ± is a 95 % interval over seeds; differences are between the same seeds.
+Written from [results/papers.json](results/papers.json), which `make papers` (an hour on two cores)
+and `make papers NIGHT=1` (a night) fill; [RESULTS.md](RESULTS.md) has the tables, and names those
+that have not been run. Accuracies are in %, in DistFL's Tables 5 and 6 those of honest devices. ±
+is half of a 95 % interval over seeds. Differences are taken seed by seed, before rounding.
 
-*On its terms* follows the paper's division into training and test parts and its way to report, as
-far as they are known; DBE's tables count the best round over all test examples together, as the
-authors' library does. Our runs are smaller than the paper's: each section says by how much. Data
-are others for DistFL's section 5.2 (Fashion-MNIST) and Tables 5 and 6 (MNIST, with Shoal's own
-signature), for DBE's Tables 2 and 4 (Fashion-MNIST), and for CGAU's Experiment II (MNIST).
-*On sound terms* is the mean over devices of the model after the last round, on later recordings
-than devices train on where data have times; DistFL then has Shoal's own signature of a device, and
-DBE's Table 9 15 rounds.
+**On its terms**: the paper's division into training and test examples and its way of reporting, as
+far as they are known. DBE's tables report the best round over all test examples together, as the
+authors' library does. Other data than the paper's: Fashion-MNIST in DistFL's section 5.2 (Table 2)
+and in DBE's Tables 2 and 4; MNIST in DistFL's Tables 5 and 6, which have Shoal's own signature and
+significance test, and in CGAU's Experiment II. Each section gives the sizes.
 
-The verdict is that of the paper's terms; that of sound terms is in brackets. An order is
-**{ev.REPRODUCED}** if the whole interval of the difference is above 0, **{ev.IN_PART}** if the
-mean is, to one decimal, and **{ev.NOT}** otherwise. A level is reproduced if the whole interval is
-within {ev.WITHIN:g} points of the paper's, and in part if the mean is. Groups are reproduced if the
-adjusted Rand index (ARI; 1: the true groups), a mean over seeds, is 1 in every column, and in part
-if it is in some. One seed decides nothing; rounds to a target (FedDisk) are compared by their
-means, and CGAU's Table 1 and appendix A have no seeds. What no paper claims is a question of ours,
-and counts apart. Rows over one seed, and tables without results, are no claims: RESULTS.md has
-them.
+**On sound terms**: the mean over devices after the last round. Where recordings have times, tests
+are later than training. DistFL has Shoal's own signature and significance test. DBE's Table 9 has
+15 rounds.
+
+The verdict is that of the paper's terms; that of sound terms is in brackets, and counts where the
+paper's terms cannot tell. An order is **{ev.REPRODUCED}** if the whole interval of the difference
+is above 0, **{ev.IN_PART}** if the mean is, to one decimal, and **{ev.NOT}** otherwise. A level is
+reproduced if the whole interval is within {ev.WITHIN:g} points of the paper's, and in part if the
+mean is. Groups are reproduced if the adjusted Rand index (ARI; 1: the true groups), a mean over
+seeds, is 1 in every column, and in part if it is in some. One seed decides nothing. Rounds to a
+target (FedDisk) are compared by their means; CGAU's Table 1 is one run, its appendix A the best of
+several initial weights. A method that we run in two forms has two rows. What no paper claims is a
+question of ours, and counts apart.
 """
-COLUMNS = ("claim", "the paper", "ours on its terms", "ours on sound terms", "verdict", "cause")
+COLUMNS = (
+    "claim",
+    "the paper",
+    "ours on its terms",
+    "ours on sound terms",
+    "verdict",
+    "cause or reserve",
+)
 
 
 def write_claims(results: Results, path: Path) -> None:
@@ -72,9 +81,9 @@ def page(results: Results) -> str:
             "",
             f"{citation}. {SIZES[paper]}.",
             "",
-            "| claim | the paper | ours on its terms | ours on sound terms | verdict | cause |",
+            f"| {' | '.join(COLUMNS)} |",
+            "|---" * len(COLUMNS) + "|",
         ]
-        lines.append("|---" * 6 + "|")
         lines += [
             _row(claim, found[claim.statement], results) for claim in CLAIMS if claim.paper == paper
         ]

@@ -87,19 +87,19 @@ def of_seeds(row: Row, metric: Metric) -> list[float]:
 
 
 def by_seed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Return what `SEEDED` names, accuracies in per cent, from the results of one algorithm in the
-    order of seeds; nothing if a run has failed."""
+    """Return one number for each seed, in their order, by each name of `SEEDED`; accuracies in per
+    cent. Empty if a run of the algorithm has failed."""
     if any(r.get("failed") for r in results):
         return {}
     found: dict[str, list[float]] = {}
     if None not in (means := [r["accuracy"]["mean"] for r in results]):
         found["accuracy"] = [round(100 * mean, 4) for mean in means]
-    rounds = [
+    pooled = [
         {n: v for n, v in enumerate(r["pooled_by_round"], 1) if v is not None} for r in results
     ]
-    if all(rounds):
-        found["best_round"] = [max(values, key=values.__getitem__) for values in rounds]
-        found["pooled_best"] = [round(100 * max(values.values()), 4) for values in rounds]
+    if all(pooled):
+        found["best_round"] = [max(values, key=values.__getitem__) for values in pooled]
+        found["pooled_best"] = [round(100 * max(values.values()), 4) for values in pooled]
     return found
 
 

@@ -124,7 +124,7 @@ def test_steps_and_passes_equal_those_of_torch(
 
 
 class Sums(nn.Module):
-    """A function of x and of some of three convolutions, which keep the shape."""
+    """A sum, or sums, of x and of up to three convolutions that keep its shape."""
 
     def __init__(self, add: Callable[..., Tensor], branches: int) -> None:
         super().__init__()
@@ -135,8 +135,8 @@ class Sums(nn.Module):
         return self.add(x, *self.branches)
 
 
-def _after(y: Tensor, add: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return `add` of a value that it reads more than once."""
+def _let(y: Tensor, add: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return `add(y)`: it names y inside an expression."""
     return add(y)
 
 
@@ -147,29 +147,29 @@ SUMS: dict[str, tuple[Callable[..., Tensor], int]] = {
     "of a sum and what it adds": (lambda x, a: (x + a(x)) + x, 1),
     "of two sums of the same": (lambda x, a, b: (x + a(x)) + (b(x) + x), 2),
     "of a value and itself": (lambda x: x + x, 0),
-    "of a layer's result and a layer of it": (lambda x, a, b: _after(a(x), lambda y: y + b(y)), 2),
-    "of a chain": (lambda x, a, b: _after(x + a(x), lambda y: _after(y + b(y), F.relu)), 2),
-    "whose part is read before": (lambda x, a, b, c: _after(a(x), lambda y: b(y) + (c(x) + y)), 3),
-    "whose part is read after": (lambda x, a, b: _after(a(x), lambda y: (x + y) + b(y)), 2),
+    "of a layer's result and a layer of it": (lambda x, a, b: _let(a(x), lambda y: y + b(y)), 2),
+    "of a chain": (lambda x, a, b: _let(x + a(x), lambda y: _let(y + b(y), F.relu)), 2),
+    "whose part is read before": (lambda x, a, b, c: _let(a(x), lambda y: b(y) + (c(x) + y)), 3),
+    "whose part is read after": (lambda x, a, b: _let(a(x), lambda y: (x + y) + b(y)), 2),
     "whose earlier part is read in between": (
-        lambda x, a, b, c: _after(
-            a(x), lambda y: _after(c(x), lambda z: _after(b(y), lambda w: (z + y) + w))
+        lambda x, a, b, c: _let(
+            a(x), lambda y: _let(c(x), lambda z: _let(b(y), lambda w: (z + y) + w))
         ),
         3,
     ),
     "whose later part is read in between": (
-        lambda x, a, b, c: _after(
-            c(x), lambda z: _after(a(x), lambda y: _after(b(y), lambda w: (y + z) + w))
+        lambda x, a, b, c: _let(
+            c(x), lambda z: _let(a(x), lambda y: _let(b(y), lambda w: (y + z) + w))
         ),
         3,
     ),
     "of a sum and what is read in between": (
-        lambda x, a, b, c: _after(
-            a(x), lambda y: _after(c(x), lambda z: _after(b(y), lambda w: (z + w) + y))
+        lambda x, a, b, c: _let(
+            a(x), lambda y: _let(c(x), lambda z: _let(b(y), lambda w: (z + w) + y))
         ),
         3,
     ),
-    "whose sum is read twice": (lambda x, a, b: _after(a(x) + x, lambda y: b(y) + F.relu(y)), 2),
+    "whose sum is read twice": (lambda x, a, b: _let(a(x) + x, lambda y: b(y) + F.relu(y)), 2),
 }
 
 

@@ -85,7 +85,7 @@ struct Use {
 };
 
 // Builder of a plan from the layers. Every op has a buffer for its result, with the zeros around it that its readers need, and one for its
-// gradient, unless it shares those of a sum. Flatten only changes the description: an example's rows are contiguous and become one row.
+// gradient, unless it uses that of a sum's gradient. Flatten only changes the description: an example's rows are contiguous and become one row.
 class Builder {
  public:
   Builder(Network& network, Index channels, Index lines, Index width, Index flat_size)
@@ -172,23 +172,26 @@ class Builder {
 
   // Gives every op's result and gradient a buffer, and its inputs those of their producers.
   //
-  // The gradient of a sum is that of its inputs, which share its buffer where nothing else is in it before they read it: the later input if
-  // it has no other reader, and the earlier one if its other readers, which add to the buffer, come later in the backward pass.
+  // A sum hands its gradient on unchanged, so that an input may use the sum's buffer for its own gradient: the later input if the sum is its
+  // only reader, the earlier one if its other readers come before the later input (or, if that has a buffer of its own, before the sum).
+  // In the backward pass they then add to the buffer after it has been read.
   void place_buffers() {
     const Index count = net_.ops.size();
-    std::vector<Index> last(count + 1, -1), before(count + 1, -1);  // of every op's readers, and the network's input's: the last two
+    std::vector<Index> last_reader(count + 1, -1), previous_reader(count + 1, -1);  // of the network's input, then of each op
     for (Index i = 0; i < count; i++)
-      for (const Input* input : inputs_of(net_.ops[i]))
-        before[input->producer + 1] = last[input->producer + 1], last[input->producer + 1] = i;
+      for (const Input* input : inputs_of(net_.ops[i])) {
+        Index& last = last_reader[input->producer + 1];
+        previous_reader[input->producer + 1] = last, last = i;
+      }
     std::vector<bool> shares(count);
     for (Index i = count - 1; i >= 0; i--) {
       Op& op = net_.ops[i];
       op.out = reserve(op.out);
       if (!shares[i]) op.grad = reserve(op.grad);
       if (op.kind != Kind::sum) continue;
-      // Shares it with an input that this sum is the last to read, and that all other readers read before op `from`.
+      // Lets the input use the sum's buffer, unless another reader comes at or after op `from`.
       const auto share = [&](Index producer, Index from) {
-        if (producer < 0 || before[producer + 1] >= from) return false;
+        if (producer < 0 || previous_reader[producer + 1] >= from) return false;
         View& shared = net_.ops[producer].grad;
         const bool alike = shared.sample == op.grad.sample && shared.lead == op.grad.lead && shared.line == op.grad.line && shared.row == op.grad.row;
         if (alike) shared = op.grad, shares[producer] = true;
@@ -205,7 +208,7 @@ class Builder {
   View value_at(Index op) const { return op < 0 ? net_.plan.input : net_.ops[op].out; }
   View gradient_at(Index op) const { return op < 0 ? View{} : net_.ops[op].grad; }
 
-  // Place of an example's lines of `width` rows of `row` floats with zeros around them, without a buffer.
+  // Layout of an example's lines of `width` rows of `row` floats with zeros around them; `reserve` gives it a place.
   View shape(Index lines, Index width, Index row, const Index* before, const Index* after) {
     View v = {0, 0, 0, 0, (before[1] + width + after[1]) * row, row};
     v.lead = before[0] * v.line + before[1] * row;
@@ -215,7 +218,7 @@ class Builder {
     return v;
   }
 
-  // The view in a buffer of its own.
+  // Gives the view a place in the workspace.
   View reserve(View view) {
     view.per_sample = per_sample_, per_sample_ += view.sample;
     return view;
@@ -254,7 +257,7 @@ class Builder {
     return op;
   }
 
-  // Adds the op, with room for what the result's readers need around it. Its gradient has none unless the op says otherwise.
+  // Adds the op, with room for what the result's readers need around it. Its gradient has no such room unless the op has set it.
   Value finish(Op op, Value result, const Use& use, Range first, Range second) {
     result.op = int(net_.ops.size());
     result.view = op.out = shape_for(result, use);
