@@ -146,7 +146,7 @@ CLAIMS = [
             ("apfl", "APFL", 92.18, SHARED),
             ("fedfomo", "FedFomo", 63.39, SHARED),
             ("per-fedavg:adapt_steps=1", "Per-FedAvg (one batch)", 77.12, AS_GOOD),
-            ("apple:num_others=9", "APPLE (all core models)", 86.46, SHARED),
+            ("apple:num_others=9", "APPLE (all core models)", 86.46, TWO_PASSES.format("APPLE")),
         )
     ),
     *(
