@@ -23,12 +23,9 @@ EVALUATION_BATCH = 32
 
 class _TrainCall(ctypes.Structure):
     _fields_ = (
-        *(
-            (n, ctypes.c_void_p)
-            for n in ("flat", "momentum", "anchor", "offset", "scale", "x", "y", "order", "bounds")
-        ),
+        *((n, ctypes.c_void_p) for n in ("flat", "momentum", "scale", "x", "y", "order", "bounds")),
         *((n, ctypes.c_int64) for n in ("num_examples", "num_batches", "capacity")),
-        *((n, ctypes.c_float) for n in ("lr", "momentum_factor", "mu")),
+        *((n, ctypes.c_float) for n in ("lr", "momentum_factor")),
         ("move_statistics", ctypes.c_int32),
         *((n, ctypes.c_void_p) for n in ("workspace", "drawn")),
         ("loss_sum", ctypes.c_double),
@@ -60,9 +57,6 @@ class NativeTrainer(CompiledNetwork):
         lr: float,
         momentum_factor: float,
         *,
-        anchor: Floats | None = None,
-        mu: float = 0.0,
-        offset: Floats | None = None,
         scale: Floats | None = None,
         move_statistics: bool = True,
         drawn: Sequence[Floats] = (),
@@ -70,9 +64,8 @@ class NativeTrainer(CompiledNetwork):
         """Take a step of SGD on the cross-entropy for each batch.
 
         A step is v <- momentum_factor * v + g; w <- w - lr * v. Batch i is the examples
-        ``order[bounds[i]:bounds[i + 1]]``. g is the batch's mean gradient. With an anchor, offset
-        or scale it is replaced by scale * (g + mu * (w - anchor) + offset). Values whose scale is 0
-        do not change, nor does their momentum.
+        ``order[bounds[i]:bounds[i + 1]]``. g is the batch's mean gradient, times `scale` if there
+        is one. Values whose scale is 0 do not change, nor does their momentum.
 
         Args:
             flat: (num_values,) the model; overwritten with the trained one, running statistics
@@ -83,7 +76,7 @@ class NativeTrainer(CompiledNetwork):
             y: (n,) int64, class numbers.
             order: (total,) int64, indices of examples.
             bounds: (num_batches + 1,) int64, from 0 to total, increasing.
-            anchor, offset, scale: (num_values,) each; `mu` counts only with an anchor.
+            scale: (num_values,).
             move_statistics: True if BatchNorm's running statistics move.
             drawn: for each of the network's `dropouts`, numbers in [0, 1) (total, \\*shape)
                 float32, in the order of `order`.
@@ -97,7 +90,7 @@ class NativeTrainer(CompiledNetwork):
             DataError: a label or an index out of range; a batch of one value per channel, which
                 BatchNorm cannot normalise.
         """
-        self._check_model(flat, momentum, anchor, offset, scale)
+        self._check_model(flat, momentum, scale)
         self._check_examples(x, y, order)
         check_array("bounds", bounds, np.int64, (len(bounds),))
         if (
@@ -121,14 +114,13 @@ class NativeTrainer(CompiledNetwork):
         capacity = capacity_for(int(np.diff(bounds).max(initial=1)))
         workspace = self.acquire(capacity)
         call = _TrainCall(
-            *(pointer(a) for a in (flat, momentum, anchor, offset, scale, x, y, order, bounds)),
+            *(pointer(a) for a in (flat, momentum, scale, x, y, order, bounds)),
             *(
                 len(x),
                 len(bounds) - 1,
                 capacity,
                 lr,
                 momentum_factor,
-                mu,
                 move_statistics,
                 aligned(workspace),
             ),
@@ -181,9 +173,7 @@ class NativeTrainer(CompiledNetwork):
         return Metrics(len(order), call.loss_sum, call.num_correct)
 
     def _check_model(self, flat: Floats, *others: Floats | None) -> None:
-        for name, vector in zip(
-            ("flat", "momentum", "anchor", "offset", "scale"), (flat, *others), strict=False
-        ):
+        for name, vector in zip(("flat", "momentum", "scale"), (flat, *others), strict=False):
             if vector is not None:
                 check_array(
                     name,

@@ -478,17 +478,14 @@ void pack_weights(const Run& run, const float* flat) {
   for (Index i = 0; i < run.plan.num_constants; i++) run.weights()[run.plan.constants[i]] = run.plan.constant_values[i];
 }
 
-// v <- m * v + g; w <- w - lr * v, with g <- scale * (g + mu * (w - anchor) + offset) if these are not null; scale 0 leaves v and w unchanged.
+// v <- m * v + g; w <- w - lr * v, with g <- scale * g if it is not null; scale 0 leaves v and w unchanged.
 void descend(const Run& run, const TrainCall& call, const Range& range) {
   float *w = run.weights() + range.begin, *v = run.slot(slot_velocity) + range.begin;
   const float* g = run.slot(slot_gradient) + range.begin;
-  const float *anchor = run.slot(slot_anchor) + range.begin, *offset = run.slot(slot_offset) + range.begin;
   const float* scale = run.slot(slot_scale) + range.begin;
-  const Vec m = broadcast(call.momentum_factor), lr = broadcast(call.lr), mu = broadcast(call.mu);
+  const Vec m = broadcast(call.momentum_factor), lr = broadcast(call.lr);
   for (Index i = 0; i < range.size; i += LANES) {
     Vec direction = load(g + i), weight = load(w + i), velocity = load(v + i);
-    if (call.anchor) direction += mu * (weight - load(anchor + i));
-    if (call.offset) direction += load(offset + i);
     if (call.scale) direction *= load(scale + i);
     Vec moved = m * velocity + direction, next = weight - lr * moved;
     if (call.scale) {
@@ -530,8 +527,6 @@ int train_network(const Plan& plan, TrainCall& call) {
     pack(plan, call.momentum, run.slot(slot_velocity));
   else
     memset(run.slot(slot_velocity), 0, sizeof(float) * plan.packed_size);
-  if (call.anchor) pack(plan, call.anchor, run.slot(slot_anchor));
-  if (call.offset) pack(plan, call.offset, run.slot(slot_offset));
   if (call.scale) pack(plan, call.scale, run.slot(slot_scale));
   bool moves[2 * MAX_OPS] = {};
   Trained trained = {moves, plan.num_ops};

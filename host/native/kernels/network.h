@@ -128,11 +128,11 @@ enum Status : int { ok = 0, bad_label = 1, bad_index = 2, one_value = 3, bad_bou
 // All vectors are flat_size long, or null if they are not used.
 struct TrainCall {
   float *flat, *momentum;
-  const float *anchor, *offset, *scale;
+  const float* scale;
   const float* x;
   const int64_t *y, *order, *bounds;
   int64_t num_examples, num_batches, capacity;
-  float lr, momentum_factor, mu;
+  float lr, momentum_factor;
   int32_t move_statistics;
   float* workspace;
   const float* const* drawn;  // of each layer that drops, random numbers in [0, 1) for each entry of `order`
@@ -178,6 +178,6 @@ struct Engine {
 };
 
 // Content of the workspace in the layout of the packed parameters.
-enum Slot : int { slot_weights, slot_velocity, slot_gradient, slot_anchor, slot_offset, slot_scale, num_slots };
+enum Slot : int { slot_weights, slot_velocity, slot_gradient, slot_scale, num_slots };
 
 }  // namespace shoal
