@@ -159,7 +159,7 @@ CLAIMS = [
             f"{better}, split before the last layer, is above {worse} (Table 9, HAR)",
             _above(dbe.TABLE_9[better], dbe.TABLE_9[worse]),
             ev.order("dbe-table-9-last", dbe.FASTER, BEFORE_LAST[better], BEFORE_LAST[worse], BEST),
-            cause={ev.IN_PART: NOT_SHOWN},
+            cause={ev.IN_PART: NOT_SHOWN, ev.NOT: UNEXPLAINED},
         )
         for better, worse in (
             ("FedAvg+DBE", "FedAvg"),
