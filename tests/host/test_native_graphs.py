@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from algorithms.models.reading.network import network_of
+from algorithms.models.adoption.dropout import Dropped
+from algorithms.models.reading.network import extractor_of, network_of
+from host.native.passes import Passes
 from host.native.plan import available_targets
 from host.native.trainer import NativeTrainer
 from tests.host.native_cases import (
@@ -237,3 +239,65 @@ def test_values_of_an_image_that_are_not_finite_show(value: float) -> None:
             fresh, None, clean, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM
         )
         np.testing.assert_array_equal(good, fresh)
+
+
+def _narrow_sum() -> list[nn.Module]:
+    """Layers whose rows end in padding: five channels."""
+    return [nn.Conv1d(3, 5, 1), Residual([nn.ReLU(), nn.Conv1d(5, 5, 1)])]
+
+
+def test_a_pass_of_what_is_not_finite_leaves_nothing_in_the_padding_of_rows() -> None:
+    torch.manual_seed(0)
+    model = classifier_of([*_narrow_sum(), nn.Flatten()], (3, 6), 3)
+    model.scale = nn.Identity()
+    x, _ = examples_of((3, 6), 3, 4)
+    bad, state = x.copy(), model.state_dict()
+    bad[1] = np.nan
+    for target in available_targets():
+        passes = Passes(extractor_of(model, (3, 6)), target=target)
+        flat = np.concatenate([state[name].numpy().ravel() for name in passes.names])
+
+        def gradient(x: Any, passes: Passes = passes, flat: Any = flat) -> Any:
+            d_y = np.where(np.isnan(x).any((1, 2)), np.nan, 1.0)[:, None] * np.ones((4, 30))
+            return passes.backward(passes.forward(flat.copy(), x, True), d_y.astype(np.float32))
+
+        clean = gradient(x)
+        assert np.isnan(gradient(bad)).any()
+        np.testing.assert_array_equal(gradient(x), clean)
+
+
+def test_a_dropout_of_what_is_not_finite_leaves_nothing_in_the_padding_of_rows() -> None:
+    torch.manual_seed(0)
+    layers = [*_narrow_sum(), Dropped(0.3, (5, 6)), nn.Flatten()]
+    model = classifier_of(layers, (3, 6), 3)
+    network = network_of(model, (3, 6))
+    x, y = examples_of((3, 6), 3, 4)
+    bad = x.copy()
+    bad[1, 2, 3] = np.nan
+    order, bounds = np.arange(4), np.array([0, 4])
+    drawn = [np.random.default_rng(0).random((4, 5, 6), np.float32)]
+    for target in available_targets():
+        trainer, (flat, good, fresh) = (
+            NativeTrainer(network, target=target),
+            (flat_of(model, network) for _ in range(3)),
+        )
+        trainer.train(flat, None, bad, y, order, bounds, LR, MOMENTUM, drawn=drawn)
+        assert np.isnan(flat).any()
+        trainer.train(good, None, x, y, order, bounds, LR, MOMENTUM, drawn=drawn)
+        again = NativeTrainer(network, target=target)
+        again.train(fresh, None, x, y, order, bounds, LR, MOMENTUM, drawn=drawn)
+        np.testing.assert_array_equal(good, fresh)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(1, 4, 1), nn.GELU(), nn.Conv2d(4, 4, 3, padding=1)],
+        [nn.Conv2d(1, 4, 3), nn.GELU()],
+        [nn.Conv2d(1, 4, 1, 2), nn.GELU()],
+    ],
+    ids=["padding around it", "a wide kernel before it", "a stride before it"],
+)
+def test_gelu_of_an_image_equals_that_of_torch(layers: list[nn.Module]) -> None:
+    torch.manual_seed(0)
+    check_all(classifier_of([*layers, nn.Flatten()], (1, 5, 4), 3), (1, 5, 4), 4, 0)

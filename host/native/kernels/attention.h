@@ -28,8 +28,11 @@ void pack_head(const Heads& heads, const float* from, Index row, float* to) {
     for (Index c = 0; c < heads.padded; c += LANES) {
       float* at = to + packed_at(heads.rows, heads.padded, k, c);
       const Index count = heads.size - c;
-      if (count >= LANES) store(at, load(from + k * row + c));
-      for (Index i = 0; i < LANES && count < LANES; i++) at[i] = i < count ? from[k * row + c + i] : 0.0f;
+      if (count >= LANES) {
+        store(at, load(from + k * row + c));
+        continue;
+      }
+      for (Index i = 0; i < LANES; i++) at[i] = i < count ? from[k * row + c + i] : 0.0f;
     }
 }
 
@@ -161,8 +164,11 @@ void attention_backward(const Heads& heads, const float* x, Index row, const Dro
         const float* from = room.product + (packed ? packed_at(heads.rows, heads.padded, t, c) : t * heads.padded + c);
         float* to = d_x + t * d_x_row + part * heads.part + h * heads.size + c;
         const Index count = heads.size - c;
-        if (count >= LANES) store(to, load(from));
-        for (Index i = 0; i < count && count < LANES; i++) to[i] = from[i];
+        if (count >= LANES) {
+          store(to, load(from));
+          continue;
+        }
+        for (Index i = 0; i < count; i++) to[i] = from[i];
       }
   };
   const Lines rows = {1, heads.rows};

@@ -160,12 +160,15 @@ void backward_attention(const Run& run, const Op& op) {
                        run.at(to) + n * to.sample, to.row, run.workspace + run.plan.transposed);
 }
 
+// Row t of example n, in lines of `width` rows.
+inline Index row_at(const View& view, Index width, Index n, Index t) { return n * view.sample + t / width * view.line + t % width * view.row; }
+
 void forward_rows(const Run& run, const Op& op) {
   const View &a = op.in.value, &b = op.out;
   for (Index n = 0; n < run.batch; n++)
     for (Index t = 0; t < op.in_rows; t++) {
-      const float* x = run.at(a) + n * a.sample + t * a.row;
-      float* y = run.at(b) + n * b.sample + t * b.row;
+      const float* x = run.at(a) + row_at(a, op.in_width, n, t);
+      float* y = run.at(b) + row_at(b, op.in_width, n, t);
       if (op.kind == Kind::gelu)
         gelu_forward({op.values, op.out_stride}, x, y);
       else
@@ -179,8 +182,8 @@ void backward_rows(const Run& run, const Op& op, bool move_inputs) {
   if (op.kind == Kind::layer_norm) memset(d_gamma, 0, sizeof(float) * op.out_stride), memset(d_beta, 0, sizeof(float) * op.out_stride);
   for (Index n = 0; n < run.batch; n++)
     for (Index t = 0; t < op.in_rows; t++) {
-      const float *x = run.at(a) + n * a.sample + t * a.row, *g = run.at(c) + n * c.sample + t * c.row;
-      float* d_x = move_inputs ? run.at(b) + n * b.sample + t * b.row : nullptr;
+      const float *x = run.at(a) + row_at(a, op.in_width, n, t), *g = run.at(c) + row_at(c, op.in_width, n, t);
+      float* d_x = move_inputs ? run.at(b) + row_at(b, op.in_width, n, t) : nullptr;
       if (op.kind == Kind::layer_norm)
         layer_norm_backward({op.values, op.out_stride}, x, op.eps, run.weights() + op.gamma, g, d_gamma, d_beta, d_x, op.in.adds);
       else if (move_inputs)
@@ -217,15 +220,15 @@ void backward_table(const Run& run, const Op& op, bool train, bool move_inputs) 
     }
 }
 
-// Writes each value of `from` after dropout into `to`, or adds it.
+// Writes each value of `from` after dropout into `to`, and zeros around them in a row; or adds it.
 void drop_rows(const Run& run, const Op& op, const View& from, const View& to, bool adds) {
   const float factor = 1.0f / (1.0f - op.share);
   for (Index n = 0; n < run.batch; n++) {
     const float* drawn = run.drawn_of(op, n);
     for (Index r = 0; r < op.in_rows; r++) {
-      const Index l = r / op.in_width, t = r % op.in_width;
-      const float* x = run.at(from) + n * from.sample + l * from.line + t * from.row;
-      float* y = run.at(to) + n * to.sample + l * to.line + t * to.row;
+      const float* x = run.at(from) + row_at(from, op.in_width, n, r);
+      float* y = run.at(to) + row_at(to, op.in_width, n, r);
+      if (!adds) memset(y, 0, sizeof(float) * op.out_stride);
       if (drawn && op.dense && !adds) {
         drop(drawn + r * op.drawn_row, op.share, x, op.values, y);
         continue;
@@ -597,6 +600,7 @@ int forward_network(const Plan& plan, const ForwardCall& call) {
 int backward_network(const Plan& plan, const BackwardCall& call) {
   const Run run = {plan, call.workspace, call.capacity, call.batch, true, false, nullptr, 0};
   const View& last = plan.logits_gradient;
+  memset(run.at(last) - last.lead, 0, sizeof(float) * run.batch * last.sample);
   for (Index n = 0; n < run.batch; n++)
     for (Index i = 0; i < plan.num_outputs; i++)
       run.at(last)[n * last.sample + plan.outputs[i]] = call.d_y[n * plan.num_outputs + i];

@@ -174,7 +174,8 @@ class Builder {
   //
   // A sum hands its gradient on unchanged, so that an input may use the sum's buffer for its own gradient: the later input if the sum is its
   // only reader, the earlier one if its other readers come before the later input (or, if that has a buffer of its own, before the sum).
-  // In the backward pass they then add to the buffer after it has been read.
+  // In the backward pass they then add to the buffer after it has been read. A later input that is a sum keeps its own: its inputs would
+  // read the buffer still later.
   void place_buffers() {
     const Index count = net_.ops.size();
     std::vector<Index> last_reader(count + 1, -1), previous_reader(count + 1, -1);  // of the network's input, then of each op

@@ -57,7 +57,8 @@ struct Op {
   Index in_stride, out_stride;                   // floats of a row
   Input in, other;                               // the second one of a sum
   View out;                                      // its output
-  View grad;                                     // the gradient of its output
+  View grad;                                     // the gradient of its output; of a sum, perhaps of its inputs too: no op changes its own, and
+                                                 // the first op to write one writes whole rows
 
   // product
   Index stride_lines, stride;   // rows between neighbouring windows
