@@ -76,7 +76,7 @@ def _labelled(names: Mapping[str, str]) -> dict[str, str]:
 
 
 ACCURACY, POOLED = "accuracy, %", "pooled accuracy of the best round, %"
-BEST_ROUND = "best round"
+METRICS = {POOLED: pooled_best, "best round": best_round, ACCURACY: accuracy}
 TABLE_9 = {
     "FedAvg": 87.20,
     "SCAFFOLD": 91.34,
@@ -195,7 +195,7 @@ TABLES = [
         "DBE, Table 9, by the paper's protocol at a rate of 0.02",
         {FASTER: FAST},
         _labelled(ALL_OF_TABLE_9),
-        {POOLED: pooled_best, BEST_ROUND: best_round, ACCURACY: accuracy},
+        METRICS,
         _papers(ALL_OF_TABLE_9.values(), POOLED, FASTER),
         hour=(),
     ),
@@ -204,7 +204,7 @@ TABLES = [
         "DBE, Table 9, by the paper's protocol at a rate of 0.02, for longer",
         {FASTER: replace(FAST, rounds=130)},
         _labelled({name: ALL_OF_TABLE_9[name] for name in ("local", "fedavg", ON_HAR)}),
-        {POOLED: pooled_best, BEST_ROUND: best_round, ACCURACY: accuracy},
+        METRICS,
         _papers(ALL_OF_TABLE_9.values(), POOLED, FASTER),
         hour=(),
     ),
@@ -214,7 +214,7 @@ TABLES = [
         "rate of 0.02",
         {FASTER: replace(FAST, model=LAST)},
         _labelled(LAST_ONLY),
-        {POOLED: pooled_best, BEST_ROUND: best_round, ACCURACY: accuracy},
+        METRICS,
         _papers(LAST_ONLY.values(), POOLED, FASTER),
         hour=(),
     ),

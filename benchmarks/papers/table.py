@@ -91,16 +91,16 @@ def by_seed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     cent. Empty if a run of the algorithm has failed."""
     if any(r.get("failed") for r in results):
         return {}
-    found: dict[str, list[float]] = {}
+    numbers: dict[str, list[float]] = {}
     if None not in (means := [r["accuracy"]["mean"] for r in results]):
-        found["accuracy"] = [round(100 * mean, 4) for mean in means]
+        numbers["accuracy"] = [round(100 * mean, 4) for mean in means]
     pooled = [
         {n: v for n, v in enumerate(r["pooled_by_round"], 1) if v is not None} for r in results
     ]
     if all(pooled):
-        found["best_round"] = [max(values, key=values.__getitem__) for values in pooled]
-        found["pooled_best"] = [round(100 * max(values.values()), 4) for values in pooled]
-    return found
+        numbers["best_round"] = [max(values, key=values.__getitem__) for values in pooled]
+        numbers["pooled_best"] = [round(100 * max(values.values()), 4) for values in pooled]
+    return numbers
 
 
 @dataclass(frozen=True)

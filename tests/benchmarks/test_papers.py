@@ -148,7 +148,7 @@ class TestVerdicts:
         assert ev.group_count("t", "c", "a", 3)(again) == ev.Evidence("2.5 groups", ev.NOT)
         assert ev.group_count("t", "c", "b", 3)(again) is None
 
-    def test_of_what_the_papers_terms_cannot_tell(self, tmp_path: Path) -> None:
+    def test_of_what_the_papers_terms_cannot_tell(self) -> None:
         """Local is above both where recordings are divided in time, and the other division was
         chosen so that it is not."""
         claims = [claim for claim in CLAIMS if claim.terms is None]

@@ -277,10 +277,8 @@ def test_a_dropout_of_what_is_not_finite_leaves_nothing_in_the_padding_of_rows()
     order, bounds = np.arange(4), np.array([0, 4])
     drawn = [np.random.default_rng(0).random((4, 5, 6), np.float32)]
     for target in available_targets():
-        trainer, (flat, good, fresh) = (
-            NativeTrainer(network, target=target),
-            (flat_of(model, network) for _ in range(3)),
-        )
+        trainer = NativeTrainer(network, target=target)
+        flat, good, fresh = (flat_of(model, network) for _ in range(3))
         trainer.train(flat, None, bad, y, order, bounds, LR, MOMENTUM, drawn=drawn)
         assert np.isnan(flat).any()
         trainer.train(good, None, x, y, order, bounds, LR, MOMENTUM, drawn=drawn)

@@ -85,7 +85,7 @@ struct Use {
 };
 
 // Builder of a plan from the layers. Every op has a buffer for its result, with the zeros around it that its readers need, and one for its
-// gradient, unless it uses that of a sum's gradient. Flatten only changes the description: an example's rows are contiguous and become one row.
+// gradient, unless it uses the buffer of a sum's gradient. Flatten only changes the description: an example's rows are contiguous and become one row.
 class Builder {
  public:
   Builder(Network& network, Index channels, Index lines, Index width, Index flat_size)

@@ -54,6 +54,35 @@ inline Vec hyperbolic_tangent(Vec x) {
   return size < 0.625f ? x + x * z * p : x < 0 ? -far : far;
 }
 
+// Value i of the result is value i ^ DISTANCE.
+template <int DISTANCE>
+inline Vec swap_values(Vec x) {
+#if defined(__GNUC__) && !defined(__clang__)
+  IVec at;
+  for (int i = 0; i < LANES; i++) at[i] = i ^ DISTANCE;
+  return __builtin_shuffle(x, at);
+#else
+  Vec y;
+  for (int i = 0; i < LANES; i++) y[i] = x[i ^ DISTANCE];
+  return y;
+#endif
+}
+
+// A NaN is the largest.
+template <int DISTANCE = LANES / 2>
+inline float largest(Vec x) {
+  const Vec y = swap_values<DISTANCE>(x), larger = (y > x) | (y != y) ? y : x;
+  if constexpr (DISTANCE > 1) return largest<DISTANCE / 2>(larger);
+  return larger[0];
+}
+
+template <int DISTANCE = LANES / 2>
+inline float total(Vec x) {
+  const Vec sum = x + swap_values<DISTANCE>(x);
+  if constexpr (DISTANCE > 1) return total<DISTANCE / 2>(sum);
+  return sum[0];
+}
+
 template <int N>
 struct Int {
   static constexpr int value = N;
