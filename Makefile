@@ -28,7 +28,8 @@ demo: $(VENV)/.demo
 # representative of each mechanism; `test-all` runs the tests that `test` leaves out; `slow` runs the tests that take minutes or
 # need uncommon programs, and ten times as many examples of each property.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# Tests start hundreds of processes: bytecode is kept for the next one, whatever the environment says.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist worksteal
 test: setup deploy/.debian
 	$(PYTEST) $(ARGS)
 

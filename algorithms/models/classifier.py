@@ -118,17 +118,17 @@ def plausible(model: Classifier, x: Tensor) -> Tensor:
 
 @contextmanager
 def watch_representation(model: Classifier) -> Iterator[list[Tensor]]:
-    """Yield a list to which each call of `model` appends the representation (batch, K)."""
+    """Yield a list to which each call of `model` appends the representation (batch, K).
+
+    It is the representation before any hook of the head changes it.
+    """
     seen: list[Tensor] = []
 
     def note(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         seen.append(inputs[0])
 
-    hook: torch.utils.hooks.RemovableHandle = model.head.register_forward_pre_hook(note)
-    try:
+    with model.head.register_forward_pre_hook(note, prepend=True):
         yield seen
-    finally:
-        hook.remove()
 
 
 def some_examples(

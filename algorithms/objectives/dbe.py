@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from algorithms.core.contract import (
     GraphFunction,
@@ -31,7 +30,6 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.models.adoption.dropout import dropping
 from algorithms.objectives.coordinator import DefaultCoordinator, Wrapper
 from algorithms.objectives.supervised import Pass, Supervised
 from algorithms.spec import WithOptions, option
@@ -62,15 +60,9 @@ class PrivateBias(Wrapper[Supervised]):
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
         """Return the representation before the bias is added, and the logits after it."""
-        forward_pass, whole = self.inner.forward(tensors, batch, training), self.whole
-        head = {
-            n: tensors[whole.key(tensors, f"head.{n}")]
-            for n, _ in whole.model.head.named_parameters()
-        }
-        with dropping(whole.model, whole.factors(batch) if training else {}):
-            features = forward_pass.features + tensors[_BIAS]
-            forward_pass.logits = functional_call(whole.model.head, head, (features,))
-        return forward_pass
+        head = self.whole.model.head
+        with head.register_forward_pre_hook(lambda _, inputs: (inputs[0] + tensors[_BIAS],)):
+            return self.inner.forward(tensors, batch, training)
 
 
 class MeanRegulariser(Wrapper[Supervised], WithOptions):
