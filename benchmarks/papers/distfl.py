@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups, success_rate
 
-FIXED = "distfl:signature=responses:cut=fixed"
+GAP, FIXED = "distfl:signature=responses:cut=gap", "distfl:signature=responses:cut=fixed"
+SHOALS = "DistFL, as Shoal has it"
 KNOWN = {
     "fedavg": "FedAvg",
     "local": "Local",
@@ -19,8 +20,8 @@ KNOWN = {
 }
 KNOWN |= {
     "ifca:k=4": "K-Cluster (K=4)",
-    "distfl": "DistFL",
-    "distfl:signature=responses:cut=gap": "DistFL by the largest gap",
+    GAP: "DistFL",
+    "distfl": SHOALS,
 }
 KNOWN |= {FIXED: "DistFL once by KL 0.2, as in the authors' code"}
 
@@ -61,9 +62,10 @@ DEFENCES = {
     "fedavg+credit": "Credit",
     "fedavg+irls": "IRLS",
     "fedavg+gra": "GRA",
-    "distfl": "DistFL",
+    GAP: "DistFL",
+    "distfl": SHOALS,
+    "distfl+irls": f"{SHOALS}, with IRLS in its groups",
 }
-DEFENCES |= {"distfl+irls": "DistFL with IRLS in its groups"}
 ASR, HONEST = "ASR, %", "accuracy of honest devices, %"
 HAR: dict[str, Any] = {
     "rounds": 10,
@@ -174,9 +176,8 @@ TABLES = [
             for i, metric in enumerate((HONEST, ASR))
         },
         "MNIST with the two-layer CNN here, CIFAR-10 with ResNet-18 in the paper. A single device "
-        "is no group of its own to the "
-        "significance test, so that DistFL alone does not keep one replaced model out; with a "
-        "robust mean inside its groups it does.",
+        "is no group of its own to Shoal's significance test, which does not keep one replaced "
+        "model out; a robust mean inside the groups does.",
         hour=(),
     ),
     Table(

@@ -1,24 +1,25 @@
 """Evidence on a claim: differences between methods over the same seeds, levels, and groups, each
 with a verdict that follows from the numbers by one rule.
 
-An order is *reproduced* where the whole 95 % interval of the paired difference is above 0, *in
-part* where the difference is positive but the interval is not, and *not* reproduced otherwise. A
-level is reproduced where our whole interval is within `WITHIN` points of the paper's, in part where
-our mean alone is. One seed decides nothing: it gives a number, and no verdict.
+An order is *reproduced* where the whole 95 % interval of the paired difference is above 0, *not*
+reproduced where none of it is, and *not shown* where 0 is inside. A level is reproduced where our
+whole interval is within `WITHIN` points of the paper's, in part where our mean alone is. One seed
+decides nothing: it gives a number, and no verdict.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.papers.feddisk import in_all
 from benchmarks.papers.intervals import estimate, paired
 from benchmarks.papers.results import Results
 
-REPRODUCED, IN_PART, NOT, UNDECIDED, NOT_RUN = (
+REPRODUCED, IN_PART, NOT_SHOWN, NOT, UNDECIDED, NOT_RUN = (
     "reproduced",
     "in part",
+    "not shown",
     "not",
     "one seed: undecided",
     "not yet run",
@@ -72,17 +73,27 @@ def judge_order(values: Sequence[float], others: Sequence[float]) -> Evidence | 
     )
     if difference.count == 1:
         return Evidence(text, UNDECIDED)
-    return Evidence(
-        text, REPRODUCED if difference.above else IN_PART if round(difference.mean, 1) > 0 else NOT
-    )
+    below = difference.mean + difference.half <= 0
+    return Evidence(text, REPRODUCED if difference.above else NOT if below else NOT_SHOWN)
 
 
 def order(table: str, column: str, better: str, worse: str, metric: str = "accuracy") -> Find:
-    """That one algorithm is above another."""
-    return lambda results: judge_order(
-        values_of(results, table, column, better, metric),
-        values_of(results, table, column, worse, metric),
-    )
+    """That one algorithm is above another; by the best round, with what the last one says."""
+
+    def find(results: Results) -> Evidence | None:
+        def judge(metric: str) -> tuple[list[float], list[float]]:
+            return (
+                values_of(results, table, column, better, metric),
+                values_of(results, table, column, worse, metric),
+            )
+
+        evidence, last = judge_order(*judge(metric)), judge("accuracy")
+        if evidence is None or metric == "accuracy" or not all(last):
+            return evidence
+        text = f"{evidence.text}; after the last round {paired(*last).show(signed=True)}"
+        return replace(evidence, text=text)
+
+    return find
 
 
 def level(table: str, column: str, algorithm: str, paper: float, metric: str = "accuracy") -> Find:
@@ -212,7 +223,7 @@ def falling_gamma(results: Results) -> Evidence | None:
     )
 
 
-def xor_needs_conditioning(results: Results) -> Evidence | None:
+def xor_solved(results: Results) -> Evidence | None:
     """That one unit with conditioning solves the XOR of two clients, and not with its conditioning
     off."""
     found = results.of("cgau").get("xor")
@@ -222,12 +233,18 @@ def xor_needs_conditioning(results: Results) -> Evidence | None:
         found["x1 and x2: one CGAU"],
         [v for name, v in found.items() if name.startswith("x1 and x2") and "switched off" in name],
     )
-    without = found["x1 and x2: one gated unit without conditioning"]
     text = (
         f"{100 * solved:.0f} %; a part of its conditioning switched off "
-        f"{', '.join(f'{100 * v:.0f}' for v in off)} %; "
+        f"{', '.join(f'{100 * v:.0f}' for v in off)} %"
     )
-    text += f"trained without conditioning {100 * without:.0f} %"
-    if solved < 1 or max(off) == 1:
-        return Evidence(text, NOT)
-    return Evidence(text, IN_PART if without == 1 else REPRODUCED)
+    return Evidence(text, REPRODUCED if solved == 1 and max(off) < 1 else NOT)
+
+
+def xor_needs_conditioning(results: Results) -> Evidence | None:
+    """That one unit trained without conditioning does not solve the XOR of two clients."""
+    found = results.of("cgau").get("xor")
+    if not found:
+        return None
+    without = found["x1 and x2: one gated unit without conditioning"]
+    text = f"trained without conditioning {100 * without:.0f} %"
+    return Evidence(text, NOT if without == 1 else REPRODUCED)

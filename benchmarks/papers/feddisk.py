@@ -12,8 +12,6 @@ others have, and its MADE's besides; the others' are those until each one's own 
 everybody's count to one target, 95 % of the best mean accuracy in the column.
 """
 
-from dataclasses import replace
-
 from algorithms.composition import read_algorithm
 from benchmarks.papers.table import Row, Setting, Table, rounds
 
@@ -86,7 +84,7 @@ NOISE = Setting(
     seeds=3,
     hyper={"lr": 0.01},
 )
-X03, X3 = "x = 0.3", "x = 3"
+X03 = "x = 0.3"
 
 
 def _paper() -> dict[tuple[str, str, str], float]:
@@ -112,13 +110,6 @@ TABLES = [
         "curves are only drawn. FedPCL keeps whole "
         "models on the devices. 20 devices with at most 400 examples.",
         hour=("fedavg", "fedbn", FEDDISK),
-    ),
-    Table(
-        "feddisk-more-noise",
-        "FedDisk with ten times the paper's noise: one that a CNN notices",
-        {X3: replace(NOISE, partition=NOISE.partition.replace("x=0.3", "x=3"))},
-        NAMES,
-        hour=(),
     ),
     Table(
         "feddisk-table-1",

@@ -2,11 +2,11 @@
 sound ones, a verdict and the cause. The two columns of ours and the verdicts come from the results;
 the causes, with their numbers, are written by hand in `claims`."""
 
-from collections import Counter
 from pathlib import Path
 
 from benchmarks.papers import evidence as ev
-from benchmarks.papers.claims import CLAIMS, PAPERS, SIZES, Claim
+from benchmarks.papers.claims import PAPERS
+from benchmarks.papers.claims.claim import Claim
 from benchmarks.papers.results import Results
 
 TO_RUN = f"{ev.NOT_RUN}: `make papers NIGHT=1`"
@@ -20,23 +20,24 @@ is half of a 95 % interval over seeds. Differences are taken seed by seed, befor
 **On its terms**: the paper's division into training and test examples and its way of reporting, as
 far as they are known. DBE's tables report the best round over all test examples together, as the
 authors' library does. Other data than the paper's: Fashion-MNIST in DistFL's section 5.2 (Table 2)
-and in DBE's Tables 2 and 4; MNIST in DistFL's Tables 5 and 6, which have Shoal's own signature and
-significance test, and in CGAU's Experiment II. Each section gives the sizes.
+and in DBE's Tables 2 and 4; MNIST in DistFL's Tables 5 and 6 and in CGAU's Experiment II; images in
+CGAU's Table 1. Each section gives the sizes.
 
 **On sound terms**: the mean over devices after the last round. Where recordings have times, tests
 are later than training. DistFL has Shoal's own signature and significance test. DBE's Table 9 has
-15 rounds.
+15 rounds, in which few methods converge.
 
-The verdict is that of the paper's terms; that of sound terms is in brackets, and counts where the
-paper's terms cannot tell. An order is **{ev.REPRODUCED}** if the whole interval of the difference
-is above 0, **{ev.IN_PART}** if the mean is, to one decimal, and **{ev.NOT}** otherwise. A level is
-reproduced if the whole interval is within {ev.WITHIN:g} points of the paper's, and in part if the
-mean is. Groups are reproduced if the adjusted Rand index (ARI; 1: the true groups), a mean over
-seeds, is 1 in every column, and in part if it is in some. One seed decides nothing. Rounds to a
-target (FedDisk) are compared by their means; CGAU's Table 1 is one run, its appendix A the best of
-several initial weights. A method that we run in two forms has two rows. What no paper claims is a
-question of ours, and counts apart.
+An order is **{ev.REPRODUCED}** if the whole 95 % interval of the difference is above 0,
+**{ev.NOT}** if none of it is, and **{ev.NOT_SHOWN}** if 0 is inside. A level is reproduced if the
+whole interval is within {ev.WITHIN:g} points of the paper's, and **{ev.IN_PART}** if the mean is.
+Groups are reproduced if the adjusted Rand index (ARI; 1: the true groups), a mean over seeds, is 1
+in every column, and in part if it is in some. One seed decides nothing. Rounds to a target are
+compared by their means; CGAU's Table 1 is one run, its appendix A the best of several initial
+weights. The verdict is that of the paper's terms. That of sound terms is in brackets, and is the
+verdict where the paper's terms cannot tell. What no paper claims is a question of ours, and counts
+apart.
 """
+VERDICTS = (ev.REPRODUCED, ev.IN_PART, ev.NOT_SHOWN, ev.NOT, ev.UNDECIDED, ev.NOT_RUN)
 COLUMNS = (
     "claim",
     "the paper",
@@ -56,37 +57,33 @@ def page(results: Results) -> str:
     """The page as Markdown."""
     found = {
         claim.statement: find(results) if (find := claim.terms or claim.sound) else None
-        for claim in CLAIMS
-    }
-    verdicts = {
-        statement: evidence.verdict if evidence else ev.NOT_RUN
-        for statement, evidence in found.items()
+        for paper in PAPERS
+        for claim in paper.claims
     }
     lines = [
         HEAD,
-        "| paper | claims | "
-        + " | ".join(kinds := (ev.REPRODUCED, ev.IN_PART, ev.NOT, ev.UNDECIDED, ev.NOT_RUN))
-        + " | questions of ours |",
+        "| paper | claims | " + " | ".join(kinds := VERDICTS) + " | questions of ours |",
     ]
     lines.append("|---" * (3 + len(kinds)) + "|")
     for paper in PAPERS:
-        of_paper = [claim for claim in CLAIMS if claim.paper == paper]
-        counts = Counter(verdicts[claim.statement] for claim in of_paper if claim.number)
-        cells = [counts.total(), *(counts[kind] for kind in kinds), len(of_paper) - counts.total()]
-        lines.append(f"| {paper} | {' | '.join(map(str, cells))} |")
-    for paper, citation in PAPERS.items():
+        verdicts = [
+            evidence.verdict if (evidence := found[claim.statement]) else ev.NOT_RUN
+            for claim in paper.claims
+            if claim.number
+        ]
+        counts = [len(verdicts), *map(verdicts.count, kinds), len(paper.claims) - len(verdicts)]
+        lines.append(f"| {paper.name} | {' | '.join(map(str, counts))} |")
+    for paper in PAPERS:
         lines += [
             "",
-            f"## {paper}",
+            f"## {paper.name}",
             "",
-            f"{citation}. {SIZES[paper]}.",
+            f"{paper.citation}. {paper.sizes}",
             "",
             f"| {' | '.join(COLUMNS)} |",
             "|---" * len(COLUMNS) + "|",
         ]
-        lines += [
-            _row(claim, found[claim.statement], results) for claim in CLAIMS if claim.paper == paper
-        ]
+        lines += [_row(claim, found[claim.statement], results) for claim in paper.claims]
     return "\n".join(lines) + "\n"
 
 

@@ -36,14 +36,14 @@ class Results:
 
 
 def _joined(before: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a column, one for each algorithm."""
+    """The rows of a column, one for each algorithm; the earlier ones if none was made."""
     found = {row["algorithm"]: row for row in made}
     stays = {
         row["algorithm"]: row
         for row in before
         if _outweighs(row, found.get(row["algorithm"]), made)
     }
-    return list((found | stays).values())
+    return list((found | stays).values()) if made else before
 
 
 def _outweighs(

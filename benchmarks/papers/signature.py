@@ -48,11 +48,10 @@ TABLES = [
             "ARI with the truth": agreement,
             "attackers apart from honest devices": apart,
         },
-        about="Settings as in AutoCFL, Table 3 (2,000 examples a device), DistFL, Table 5 (1,000) "
-        "and Table 2, and the watches. "
-        "An ARI of 1 means every device is where it belongs; with attackers the truth of the data "
-        "is one group, and what counts is "
-        "whether they are apart.",
+        about="One seed. Settings as in AutoCFL, Table 3 (2,000 examples a device), DistFL, Table "
+        "5 (1,000) and Table 2, and the watches. An ARI of 1 means that every device is where it "
+        "belongs; with attackers the truth of the data is one group, and what counts is whether "
+        "they are apart.",
         tall=True,
         hour=(),
     )

@@ -60,12 +60,6 @@ def apart(row: Row) -> float | None:
     return None if attack is None else float(attack["told_apart"]) / float(row["seeds"])
 
 
-def newcomers(row: Row) -> float | None:
-    """Mean accuracy of devices that came after training, in per cent."""
-    mean = row.get("newcomers", {}).get("mean")
-    return None if mean is None else 100 * float(mean)
-
-
 def rounds(row: Row) -> float | None:
     """Rounds of training until the target accuracy."""
     reached = row["rounds_to_target"]
@@ -118,7 +112,6 @@ class Setting:
     hyper: Mapping[str, float] = field(default_factory=dict)
     model: str = ""
     attack: str = ""
-    newcomers: int = 0
     night: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, night: bool) -> "Setting":
@@ -147,7 +140,6 @@ class Setting:
             model=own.model,
             attack=own.attack,
             partition=own.partition,
-            newcomers=own.newcomers,
         )
         return jobs_of(data, tuple(map(read_algorithm, algorithms)), own.seeds, common)
 
