@@ -78,7 +78,7 @@ def page(results: Results) -> str:
             "",
             f"## {paper.name}",
             "",
-            f"{paper.citation}. {paper.sizes}",
+            f"{paper.citation}. {paper.reserves}",
             "",
             f"| {' | '.join(COLUMNS)} |",
             "|---" * len(COLUMNS) + "|",

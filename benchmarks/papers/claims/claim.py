@@ -21,11 +21,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: where it appeared, the sizes of our runs and of its own, and its claims."""
+    """One paper: where it appeared, what holds for several of its claims (the sizes of our runs and
+    of its own, causes), and the claims."""
 
     name: str
     citation: str
-    sizes: str
+    reserves: str
     claims: Sequence[Claim]
 
 

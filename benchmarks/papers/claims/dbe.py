@@ -31,10 +31,6 @@ HEADLINE = (
     "+2.7 ±0.7. At the rate of the authors' library, 0.005, it is -2.9 ±2.4 after 60: a slow rate "
     "costs DBE more than FedAvg."
 )
-STILL_RISING = (
-    "Neither has converged (the column `best round` in RESULTS.md): split before all linear "
-    "layers, DBE gains eight points by round 260."
-)
 WHOLE = "It gives every device a whole model of its own."
 LAYERS = "It keeps all linear layers on the device."
 TWO_PASSES = "It makes two passes a round, DBE one."
@@ -49,10 +45,6 @@ AS_GOOD = (
 DIVERGED = (
     "One of three seeds of SCAFFOLD+DBE diverged after its best round (89.8) and ended at 25.3. "
     "The others ended at 90.8 and 88.5."
-)
-ENOUGH_IMAGES = (
-    "DBE shares everything but its memory of means, and for the few classes that a device has its "
-    "own images are enough. Twenty rounds are not convergence."
 )
 CAUSES = {
     "local": otherwise("After 60 rounds Local is seven points ahead, after 130 three and a half."),
@@ -110,7 +102,6 @@ CLAIMS = [
             f"{better}, split before the last layer, is above {worse} (Table 9, HAR, 60 rounds)",
             above(dbe.TABLE_9[better], dbe.TABLE_9[worse]),
             ev.order("dbe-table-9-last", dbe.FASTER, BEFORE_LAST[better], BEFORE_LAST[worse], BEST),
-            cause=otherwise(STILL_RISING),
         )
         for better, worse in (
             ("FedAvg+DBE", "FedAvg"),
@@ -152,7 +143,6 @@ CLAIMS = [
             f"FedAvg+DBE is above {label} (Table 5, Fashion-MNIST, {column})",
             above(dbe.TABLE_5["FedAvg+DBE"][index], dbe.TABLE_5[label][index]),
             *_on_fashion_mnist(column, DBE, _plain(name)),
-            otherwise(ENOUGH_IMAGES),
         )
         for index, column, names in (
             (0, dbe.PATHOLOGICAL, {"fedavg": "FedAvg"}),
@@ -165,7 +155,6 @@ CLAIMS = [
             f"FedAvg+DBE is above Local, which Table 5 leaves out (Fashion-MNIST, {column})",
             "",
             *_on_fashion_mnist(column, DBE, LOCAL),
-            otherwise(ENOUGH_IMAGES),
         )
         for column in (dbe.PRACTICAL, dbe.PATHOLOGICAL)
     ),
@@ -173,13 +162,15 @@ CLAIMS = [
 PAPER = Paper(
     "DBE",
     "J. Zhang et al., NeurIPS 2023",
-    "Table 9: 10 of the 30 users; a rate of 0.02, which we chose (the paper gives none; at 0.005, "
-    "its library's, FedAvg is 10 and DBE 16 points lower after 60 rounds); DBE's constants are "
-    "those of the paper's four-layer CNN, since it gives none for HAR-CNN; split before all linear "
-    "layers, as in the library, where a row does not say otherwise. After 60 rounds Local is nine "
-    "points above FedAvg, and DBE, which gives a device nothing of its own but a bias vector, has "
-    "not converged: it goes from 85.5 to 90.5 after 130 rounds and 93.7 after 260. So rows of 60 "
-    "rounds say little of the paper's order. "
-    "Tables 2, 4 and 5: 20 devices with 300 examples, 20 rounds. The paper trains to convergence.",
+    "The paper trains to convergence. Table 9: 10 of the 30 users; a rate of 0.02, which we chose "
+    "(the paper gives none; at 0.005, its library's, FedAvg is 10 and DBE 16 points lower after "
+    "60 rounds); DBE's constants are those of the paper's four-layer CNN, since it gives none for "
+    "HAR-CNN; split before all linear layers, as in the library, where a row does not say "
+    "otherwise. After 60 rounds Local is nine points above FedAvg, and DBE, which gives a device "
+    "nothing of its own but a bias vector, has not converged: it goes from 85.5 to 90.5 after 130 "
+    "rounds and 93.7 after 260. So rows of 60 rounds say little of the paper's order. Tables 2, 4 "
+    "and 5: 20 devices with 300 examples, and 20 rounds, after which nothing has converged; for "
+    "the few classes that a device has its own images are enough, so that Local and methods that "
+    "keep weights on the device are ahead.",
     CLAIMS,
 )
