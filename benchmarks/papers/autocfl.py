@@ -15,6 +15,7 @@ with as many examples, where the paper's FedAvg is five points below AutoCFL.
 
 from dataclasses import replace
 
+from benchmarks.papers.distfl import SHOALS
 from benchmarks.papers.table import Setting, Table, agreement, groups
 
 ACCURACY, GROUPS, ARI = "accuracy, %", "groups", "ARI"
@@ -41,7 +42,7 @@ MNIST = {
     )
     for name, assigned in ASSIGNED.items()
 }
-FOUND = {"autocfl": "AutoCFL", "distfl": "DistFL, as Shoal has it"}
+FOUND = {"autocfl": "AutoCFL", "distfl": SHOALS}
 NAMES = {
     "fedavg": "FedAvg",
     "ifca:k=2": "IFCA",

@@ -11,6 +11,7 @@ from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups,
 
 GAP, FIXED = "distfl:signature=responses:cut=gap", "distfl:signature=responses:cut=fixed"
 SHOALS = "DistFL, as Shoal has it"
+FIVE_TYPES = "Fashion-MNIST, 30 devices"
 KNOWN = {
     "fedavg": "FedAvg",
     "local": "Local",
@@ -114,7 +115,7 @@ TABLES = [
         "distfl-table-2",
         "DistFL, Table 2: category imbalance, five types of devices",
         {
-            "Fashion-MNIST, 30 devices": Setting(
+            FIVE_TYPES: Setting(
                 "fashion-mnist",
                 "category-imbalance:devices=30:examples=40:tests=40",
                 rounds=12,
@@ -128,7 +129,7 @@ TABLES = [
             "ifca:k=5": "K-Cluster (K=5)",
         },
         {ACCURACY: accuracy, "groups": groups, "ARI": agreement},
-        {(label, ACCURACY, "Fashion-MNIST, 30 devices"): value for label, value in TABLE_2.items()},
+        {(label, ACCURACY, FIVE_TYPES): value for label, value in TABLE_2.items()},
         "The paper's numbers are for CIFAR-10 with VGG-11 (average over types).",
         hour=(),
     ),

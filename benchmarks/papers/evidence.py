@@ -73,22 +73,27 @@ def judge_order(values: Sequence[float], others: Sequence[float]) -> Evidence | 
     )
     if difference.count == 1:
         return Evidence(text, UNDECIDED)
-    below = difference.mean + difference.half <= 0
-    return Evidence(text, REPRODUCED if difference.above else NOT if below else NOT_SHOWN)
+    return Evidence(
+        text, REPRODUCED if difference.above else NOT if difference.below else NOT_SHOWN
+    )
 
 
 def order(table: str, column: str, better: str, worse: str, metric: str = "accuracy") -> Find:
-    """That one algorithm is above another; by the best round, with what the last one says."""
+    """That one algorithm is above another."""
+    return lambda results: judge_order(
+        values_of(results, table, column, better, metric),
+        values_of(results, table, column, worse, metric),
+    )
+
+
+def order_by_best(table: str, column: str, better: str, worse: str) -> Find:
+    """That one algorithm is above another by the best round; with the difference after the last."""
+    by_best = order(table, column, better, worse, "pooled_best")
 
     def find(results: Results) -> Evidence | None:
-        def judge(metric: str) -> tuple[list[float], list[float]]:
-            return (
-                values_of(results, table, column, better, metric),
-                values_of(results, table, column, worse, metric),
-            )
-
-        evidence, last = judge_order(*judge(metric)), judge("accuracy")
-        if evidence is None or metric == "accuracy" or not all(last):
+        evidence = by_best(results)
+        last = [values_of(results, table, column, name, "accuracy") for name in (better, worse)]
+        if evidence is None or not all(last):
             return evidence
         text = f"{evidence.text}; after the last round {paired(*last).show(signed=True)}"
         return replace(evidence, text=text)
@@ -226,13 +231,15 @@ def falling_gamma(results: Results) -> Evidence | None:
 def xor_solved(results: Results) -> Evidence | None:
     """That one unit with conditioning solves the XOR of two clients, and not with its conditioning
     off."""
-    found = results.of("cgau").get("xor")
-    if not found:
+    accuracies = results.of("cgau").get("xor")
+    if not accuracies:
         return None
-    solved, off = (
-        found["x1 and x2: one CGAU"],
-        [v for name, v in found.items() if name.startswith("x1 and x2") and "switched off" in name],
-    )
+    solved = accuracies["x1 and x2: one CGAU"]
+    off = [
+        accuracy
+        for name, accuracy in accuracies.items()
+        if name.startswith("x1 and x2") and "switched off" in name
+    ]
     text = (
         f"{100 * solved:.0f} %; a part of its conditioning switched off "
         f"{', '.join(f'{100 * v:.0f}' for v in off)} %"
@@ -242,9 +249,9 @@ def xor_solved(results: Results) -> Evidence | None:
 
 def xor_needs_conditioning(results: Results) -> Evidence | None:
     """That one unit trained without conditioning does not solve the XOR of two clients."""
-    found = results.of("cgau").get("xor")
-    if not found:
+    accuracies = results.of("cgau").get("xor")
+    if not accuracies:
         return None
-    without = found["x1 and x2: one gated unit without conditioning"]
+    without = accuracies["x1 and x2: one gated unit without conditioning"]
     text = f"trained without conditioning {100 * without:.0f} %"
     return Evidence(text, NOT if without == 1 else REPRODUCED)

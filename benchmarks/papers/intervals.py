@@ -27,8 +27,8 @@ class Estimate:
 
     @property
     def below(self) -> bool:
-        """Return True if the whole interval is below 0."""
-        return self.mean + self.half < 0
+        """Return True if none of the interval is above 0."""
+        return self.mean + self.half <= 0
 
     def show(self, digits: int = 1, signed: bool = False) -> str:
         """The mean and half of the interval; of one seed, the number alone."""

@@ -62,16 +62,16 @@ def page(results: Results) -> str:
     }
     lines = [
         HEAD,
-        "| paper | claims | " + " | ".join(kinds := VERDICTS) + " | questions of ours |",
+        f"| paper | claims | {' | '.join(VERDICTS)} | questions of ours |",
+        "|---" * (3 + len(VERDICTS)) + "|",
     ]
-    lines.append("|---" * (3 + len(kinds)) + "|")
     for paper in PAPERS:
         verdicts = [
             evidence.verdict if (evidence := found[claim.statement]) else ev.NOT_RUN
             for claim in paper.claims
             if claim.number
         ]
-        counts = [len(verdicts), *map(verdicts.count, kinds), len(paper.claims) - len(verdicts)]
+        counts = [len(verdicts), *map(verdicts.count, VERDICTS), len(paper.claims) - len(verdicts)]
         lines.append(f"| {paper.name} | {' | '.join(map(str, counts))} |")
     for paper in PAPERS:
         lines += [

@@ -10,7 +10,7 @@ def _plain(name: str) -> str:
     return dbe.plain_sgd([name])[name]
 
 
-DBE, FEDAVG, LOCAL = _plain(dbe.ON_HAR), _plain("fedavg"), _plain("local")
+DBE, FEDAVG, LOCAL = _plain(dbe.DBE), _plain("fedavg"), _plain("local")
 MEANS, REGULARISER = _plain("fedavg+prbm"), _plain(f"fedavg+mr{dbe.FOR_CNN}")
 BEFORE_LAST = {label: _plain(name) for name, label in dbe.LAST_ONLY.items()}
 BEST = "pooled_best"
@@ -78,7 +78,7 @@ def _table_9(name: str, label: str) -> Claim:
     return Claim(
         f"FedAvg+DBE is above {label} (Table 9, HAR, {rounds})",
         above(dbe.TABLE_9["FedAvg+DBE"], number) if number else "",
-        ev.order(table, column, DBE, _plain(name), BEST),
+        ev.order_by_best(table, column, DBE, _plain(name)),
         ev.order("dbe-table-9-sound", dbe.SOUND, DBE, _plain(name)),
         CAUSES.get(name, {}),
     )
@@ -95,13 +95,15 @@ CLAIMS = [
     *(
         _table_9(name, label)
         for name, label in dbe.ALL_OF_TABLE_9.items()
-        if name not in (dbe.ON_HAR, "per-fedavg")
+        if name not in (dbe.DBE, "per-fedavg")
     ),
     *(
         Claim(
             f"{better}, split before the last layer, is above {worse} (Table 9, HAR, 60 rounds)",
             above(dbe.TABLE_9[better], dbe.TABLE_9[worse]),
-            ev.order("dbe-table-9-last", dbe.FASTER, BEFORE_LAST[better], BEFORE_LAST[worse], BEST),
+            ev.order_by_best(
+                "dbe-table-9-last", dbe.FASTER, BEFORE_LAST[better], BEFORE_LAST[worse]
+            ),
         )
         for better, worse in (
             ("FedAvg+DBE", "FedAvg"),
